@@ -6,9 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from rljob_api.spec import NodeFailure
 from rljob_operator.policies.base.observation import Node
 from tests.support.operator.harness import make_job
 from tests.support.operator.plan_cluster import Cluster
+
+GRACE = NodeFailure().grace_seconds
 
 
 class Nodes(Cluster):
@@ -56,3 +59,11 @@ def working(machines: int, *, where: dict[str, str] | None = None, **changes: An
     cluster.settle()
     assert cluster.status.is_true("Ready")
     return cluster
+
+
+def live(cluster: Cluster, machine: str) -> list[int]:
+    return [p.incarnation for p in cluster.pods.values() if p.machine == machine and not p.deleting and not p.terminal]
+
+
+def reasons(cluster: Nodes) -> list[str]:
+    return [event.reason for event in cluster.decide().events]

@@ -2,8 +2,6 @@
 
 from hack.mutants import Mutant
 
-PLAN = "tests/unit/operator/policies/test_plan.py"
-
 BOUNDS = "tests/unit/api/test_gateway_bounds.py"
 
 MUTANTS = (
@@ -44,40 +42,12 @@ MUTANTS = (
         tests=("tests/unit/operator/policies/pods/test_egress.py::test_each_url_that_is_accepted_opens_something",),
     ),
     Mutant(
-        name="a coordinator ends at a field of a later version",
-        target="rljob_api.admission.last_accepted:running_job",
-        before="_accepted(document, load_known)",
-        after="_accepted(document, load)",
-        tests=(
-            "tests/unit/api/test_last_accepted.py::test_a_running_coordinator_leaves_out_what_a_later_version_added",
-        ),
-    ),
-    Mutant(
         name="unknown fields are accepted",
         target="rljob_api.fields:Model.model_config",
         before='extra="forbid"',
         after='extra="ignore"',
         tests=("tests/unit/api/test_invalid_specs.py",),
         canary=True,
-    ),
-    Mutant(
-        name="what another cluster accepted counts",
-        target="rljob_api.admission.last_accepted:was_accepted",
-        before='memory.get("uid") == (document.get("metadata") or {}).get("uid")',
-        after="True",
-        tests=(
-            "tests/unit/operator/policies/lifecycle/test_admission.py",
-            f"{PLAN}::test_a_refused_edit_is_told_and_nothing_else_changes",
-            f"{PLAN}::test_a_pod_lost_during_a_refused_edit_is_replaced",
-            "tests/unit/api/test_last_accepted.py",
-        ),
-    ),
-    Mutant(
-        name="a reward that an earlier version accepted keeps its former path",
-        target="rljob_api.admission.renamed:translated",
-        before='reward["function"] = present_path(reward["function"])',
-        after="pass",
-        tests=("tests/unit/api/test_renamed.py::test_a_stored_spec_is_read_with_the_present_path_of_a_reward",),
     ),
     Mutant(
         name="a job of one size may ask for switches",
@@ -183,13 +153,6 @@ MUTANTS = (
         before="adaptive.enabled and len(sizes) > 1",
         after="adaptive.enabled and len(sizes) > 1 and not self.environments",
         tests=("tests/unit/api/test_models.py::test_what_a_spec_answers",),
-    ),
-    Mutant(
-        name="a bound is written as a number of the machine",
-        target="rljob_api.admission.loading:_whole",
-        before="value.is_integer()",
-        after="False",
-        tests=("tests/unit/api/test_invalid_specs.py::test_a_mixture_whose_weights_are_0_is_refused_at_each_source",),
     ),
     Mutant(
         name="a key of another job opens its episode",

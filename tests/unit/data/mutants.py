@@ -35,7 +35,7 @@ MUTANTS = (
         target="rljob_runtime.data.prompt_cache:PromptCache._find",
         before="self.bytes > self._most and len(self._kept) > 1",
         after="False",
-        tests=(f"{PROMPTS}::test_prompts_in_memory_have_a_bound_in_bytes",),
+        tests=("tests/unit/data/test_prompt_cache.py::test_prompts_in_memory_have_a_bound_in_bytes",),
     ),
     Mutant(
         name="a source begins its epoch again after each draw",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from rljob_api.spec.training import DataSpec
 from rljob_runtime.data import BadRecord, DataError, Prompt, PromptSet, open_prompts
-from rljob_runtime.data.order import DrawOrder
-from rljob_runtime.data.prompt_cache import PromptCache, bytes_of
 from rljob_runtime.data.prompts import PromptRules, open_source
-from rljob_runtime.data.rows import ROLES, Record
+from rljob_runtime.data.rows import ROLES
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 from tests.support.examples import examples
 
@@ -321,23 +318,6 @@ def test_open_prompts_takes_the_models_own_tokenizer(tmp_path, tokenizer) -> Non
     assert len(prompts.prompt(PromptKey(0, 0)).token_ids) == 3
 
 
-@given(size=st.integers(1, 300), seed=st.integers(0, 2**31), epoch=st.integers(0, 10**6))
-def test_every_epoch_is_a_permutation(size: int, seed: int, epoch: int) -> None:
-    order = DrawOrder(size, seed)
-    assert sorted(order.index(epoch, position) for position in range(size)) == list(range(size))
-
-
-def test_epochs_and_seeds_differ() -> None:
-    orders = {
-        (seed, epoch): [DrawOrder(50, seed).index(epoch, i) for i in range(50)] for seed in (0, 1) for epoch in (0, 1)
-    }
-    assert len({tuple(order) for order in orders.values()}) == 4
-    assert orders[0, 0][:6] == [DrawOrder(50, 0).index(0, i) for i in range(6)]
-    for position in (-1, 50):
-        with pytest.raises(IndexError):
-            DrawOrder(50, 0).index(0, position)
-
-
 class Numbers:
     """A source of numbered records, some of them bad."""
 
@@ -391,60 +371,3 @@ def test_draws_in_any_portions_give_each_good_record_once_an_epoch(tokenizer, si
     for epoch in range(cursor.epoch):
         assert {key.index for key in drawn if key.epoch == epoch} == good
     assert (after.epoch, after.position) == (cursor.epoch, cursor.position)
-
-
-class Numbered:
-    """Records that the source does not keep, as those of a generator."""
-
-    name, checked_ahead = "numbered", True
-
-    def __init__(self, count: int, text: str = "2+2") -> None:
-        self.asked: list[int] = []
-        self._count, self._text = count, text
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> Record:
-        self.asked.append(index)
-        return Record(index, f"record {index}", f"{self._text}{index}", str(index), {"tests": [f"{self._text}{index}"]})
-
-
-class Counting:
-    """A tokenizer of a large vocabulary: no two ids are the same object."""
-
-    chat_template = None
-
-    def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [1000 + len(text) + place for place in range(self._tokens)]}
-
-
-def test_a_prompt_takes_little_more_memory_than_its_tokens():
-    tokens, count = 1000, 500
-    data = spec({"file": {"path": "/x"}}, max_prompt_tokens=tokens)
-    tracemalloc.start()
-    try:
-        prompts = PromptSet(Numbered(count), PromptRules(data, Counting(tokens)))
-        kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert list(prompts.prompt(PromptKey(0, 3)).token_ids)[:2] == [1004, 1005]
-    assert 4 * tokens * count < kept < 1.5 * 4 * tokens * count
-
-
-def test_prompts_in_memory_have_a_bound_in_bytes():
-    source = Numbered(100, text="x" * 1000)
-    data = spec({"file": {"path": "/x"}})
-    whole = PromptSet(source, PromptRules(data, Counting(10)))
-    one = bytes_of(whole.prompt(PromptKey(0, 0)))
-    assert one > 2000 + 40, "the text and the tests of a record that the source does not keep are counted"
-    source.asked.clear()
-    memory = PromptCache(most=3 * one + one // 2)
-    for index in (0, 1, 2, 0, 3, 0, 1):
-        assert memory.find("", index, whole._prepare).index == index
-        assert memory.bytes <= 3 * one + one // 2
-    assert source.asked == [0, 1, 2, 3, 1], "the least recently used goes first"
-    assert PromptCache(most=1).find("", 7, whole._prepare).index == 7, "one is always kept"

@@ -3,11 +3,10 @@
 from hack.mutants import Mutant
 
 FUNCTIONS = "tests/unit/envs/foreign_code/test_functions.py"
-MCP = "tests/unit/envs/test_mcp.py"
 OPEN_ENV = "tests/unit/envs/test_openenv.py"
 RUNNER = "tests/unit/envs/test_runner.py"
 VERIFIERS = "tests/unit/envs/test_verifiers.py"
-TOOLS = "tests/unit/envs/test_tools_harness.py"
+TOOLS = "tests/unit/envs/tools/test_harness.py"
 
 MUTANTS = (
     Mutant(
@@ -27,20 +26,6 @@ MUTANTS = (
         tests=("tests/unit/envs/test_conversation.py::test_it_is_asked_for_until_it_is_there",),
     ),
     Mutant(
-        name="the next runner executes calls whose answers are stored",
-        target="rljob_env.tools.calls:Calls.observation",
-        before='self._known.get(call["id"])',
-        after="None",
-        tests=("tests/unit/envs/test_tool_calls.py::test_another_runner_executes_what_is_not_stored",),
-    ),
-    Mutant(
-        name="a tool without its server answers the model",
-        target="rljob_env.tools.toolbox:FunctionTools.call",
-        before="Failed(Part.TOOL_SERVER, str(error))",
-        after="ToolError(str(error))",
-        tests=(f"{TOOLS}::test_a_tool_that_breaks_by_itself_is_a_failure_of_ours",),
-    ),
-    Mutant(
         name="a reward that fails is none",
         target="rljob_env.scoring:Scorer.score",
         before="raise Failed(Part.ENVIRONMENT, str(error)) from error",
@@ -55,20 +40,6 @@ MUTANTS = (
         tests=(f"{FUNCTIONS}::test_a_reward_that_is_no_number_is_refused",),
     ),
     Mutant(
-        name="an episode has no most turns",
-        target="rljob_env.tools.harness:ToolsHarness._converse",
-        before="range(len(answers), self._config.max_turns)",
-        after="range(10)",
-        tests=(f"{TOOLS}::test_the_most_turns_end_an_episode",),
-    ),
-    Mutant(
-        name="a gateway that is away is the policy's time-out",
-        target="rljob_env.tools.harness:ToolsHarness.run",
-        before="model.away",
-        after="False",
-        tests=(f"{TOOLS}::test_a_deadline_while_the_gateway_is_away_is_a_failure_of_ours",),
-    ),
-    Mutant(
         name="a request that is sent again is a new turn",
         target="rljob_env.model:Model._asked",
         before="RETRY_HEADER: str(tries)",
@@ -81,42 +52,6 @@ MUTANTS = (
         before="code in LIMITS",
         after="False",
         tests=(f"{TOOLS}::test_a_refusal_is_the_policys_end_or_a_failure_of_ours",),
-    ),
-    Mutant(
-        name="a call that broke off is sent again",
-        target="rljob_env.tools.mcp_client:McpClient._request",
-        before="not (not_sent or repeatable)",
-        after="False",
-        tests=(f"{MCP}::test_a_call_that_broke_off_is_not_executed_twice",),
-        canary=True,
-    ),
-    Mutant(
-        name="a call that was not accepted is given up",
-        target="rljob_env.tools.mcp_client:McpClient._request",
-        before="response.status_code not in NOT_ACCEPTED",
-        after="True",
-        tests=(f"{MCP}::test_a_call_that_a_server_did_not_accept_is_sent_again",),
-    ),
-    Mutant(
-        name="an answer to another request counts",
-        target="rljob_env.tools.json_rpc:result_of",
-        before='message.get("id") == id',
-        after="True",
-        tests=(f"{MCP}::test_a_server_that_lies_or_breaks_off_is_a_failure_of_ours",),
-    ),
-    Mutant(
-        name="a slow server is not asked whether it lives",
-        target="rljob_env.tools.mcp_client:McpClient.call",
-        before="await self._ping()",
-        after="pass",
-        tests=(f"{MCP}::test_a_server_that_answers_no_ping_either_is_a_failure_of_ours",),
-    ),
-    Mutant(
-        name="a session is not ended",
-        target="rljob_env.tools.mcp_client:McpClient.close",
-        before="SESSION in self._headers",
-        after="False",
-        tests=(f"{MCP}::test_a_call_is_answered_as_json_or_in_a_stream",),
     ),
     Mutant(
         name="what an environment raises is an observation",

@@ -5,7 +5,6 @@ from hack.mutants import Mutant
 ONE_EPISODE = "tests/unit/envs/test_one_episode.py"
 OPEN_ENV = "tests/unit/envs/test_openenv.py"
 RUNNER = "tests/unit/envs/test_runner.py"
-TOOLS = "tests/unit/envs/test_tools_harness.py"
 VERIFIERS = "tests/unit/envs/test_verifiers.py"
 
 MUTANTS = (
@@ -43,20 +42,6 @@ MUTANTS = (
         before="self._settings.once and episodes",
         after="False",
         tests=(f"{ONE_EPISODE}::test_a_runner_runs_one_episode_and_ends",),
-    ),
-    Mutant(
-        name="a harness that has had all of its turns ended by itself",
-        target="rljob_env.tools.harness:ToolsHarness._converse",
-        before="return Limit.TURNS",
-        after="return None",
-        tests=(f"{TOOLS}::test_the_most_turns_end_an_episode",),
-    ),
-    Mutant(
-        name="a harness whose time was over ended by itself",
-        target="rljob_env.tools.harness:ToolsHarness.run",
-        before="limit = Limit.SECONDS",
-        after="pass",
-        tests=(f"{TOOLS}::test_the_deadline_ends_an_episode_and_is_no_failure",),
     ),
     Mutant(
         name="an environment that is done in the last turn was ended by it",

@@ -7,11 +7,7 @@ GATEWAY = "tests/unit/gateway/test_gateway.py"
 ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
 KEPT_PROCESS = "tests/unit/gateway/test_kept_process.py"
 MEMORY = "tests/unit/gateway/test_memory.py"
-KNOWN = "tests/unit/gateway/test_known_templates.py"
 OPENAI = "tests/unit/gateway/test_openai_client.py"
-REQUESTS = "tests/unit/gateway/test_requests.py"
-TEXT = "tests/unit/gateway/test_text.py"
-TOOL_CALLS = "tests/unit/gateway/test_tool_calls.py"
 
 MUTANTS = (
     Mutant(
@@ -56,41 +52,6 @@ MUTANTS = (
         before="len(key) < LEAST_KEY_BYTES",
         after="not key",
         tests=("tests/unit/entrypoints/test_gateway.py::test_a_key_that_is_none_is_refused_and_not_shown",),
-    ),
-    Mutant(
-        name="a call without an end is a call",
-        target="rljob_runtime.gateway.text.tool_calls:parse_tool_calls",
-        before="break",
-        after="end = len(text)",
-        tests=(f"{TOOL_CALLS}::test_calls_of_a_text",),
-    ),
-    Mutant(
-        name="a template that strips earlier turns is append-only",
-        target="rljob_runtime.gateway.text.append_only:_check",
-        before="not after.startswith(written)",
-        after="not after.startswith(before[:1])",
-        tests=(f"{TEXT}::test_a_template_that_changes_earlier_turns_is_refused",),
-    ),
-    Mutant(
-        name="words of a tool end its turn",
-        target="rljob_runtime.gateway.text.suffix_text:SuffixText._text",
-        before="self._plain.guarded(self._shown(message))",
-        after="self._shown(message)",
-        tests=(f"{TEXT}::test_words_of_a_message_become_no_token_of_the_template",),
-    ),
-    Mutant(
-        name="the end of a turn stands twice",
-        target="rljob_runtime.gateway.text.suffix_text:SuffixText.following",
-        before="del tail[0]",
-        after="pass",
-        tests=(f"{TEXT}::test_a_next_turn_keeps_sampled_tokens_and_the_templates_text",),
-    ),
-    Mutant(
-        name="a mark is set once in overlapping words",
-        target="rljob_runtime.gateway.text.plain_text:PlainText._marked",
-        before="place = found.start() + 1",
-        after="place = found.start() + 1\nself._added = None",
-        tests=(f"{TEXT}::test_any_text_is_encoded_without_an_added_token_and_decodes_to_itself",),
     ),
     Mutant(
         name="a known conversation is rendered afresh",
@@ -163,13 +124,6 @@ MUTANTS = (
         tests=(f"{MEMORY}::test_a_client_that_leaves_is_no_failure_and_holds_nothing",),
     ),
     Mutant(
-        name="several answers are one",
-        target="rljob_runtime.gateway.wire.fields:refuse_several",
-        before="isinstance(n, bool) or n != 1",
-        after="isinstance(n, bool)",
-        tests=(f"{REQUESTS}::test_a_chat_request_that_cannot_be_served_is_refused",),
-    ),
-    Mutant(
         name="a client's retry is a new request",
         target="rljob_runtime.gateway.server:_retry",
         before="int(count) > 0",
@@ -184,25 +138,11 @@ MUTANTS = (
         tests=(f"{OPENAI}::test_no_route_of_the_model_opens_without_a_capability",),
     ),
     Mutant(
-        name="a renderer drops the reasoning of earlier turns",
-        target="rljob_runtime.gateway.text.known_text:KnownText.__init__",
-        before="type(config)(thinking_retention=KEPT_REASONING)",
-        after="config",
-        tests=(f"{KNOWN}::test_a_turn_goes_on_with_its_reasoning_as_it_was_sampled",),
-    ),
-    Mutant(
         name="each turn holds its whole prompt",
         target="rljob_runtime.gateway.gateway:Gateway._keep",
         before="paths.deepest(conversation[:-1])",
         after="None",
         tests=(f"{GATEWAY}::test_an_attempt_costs_the_tokens_of_its_tree",),
-    ),
-    Mutant(
-        name="a runner leases episodes of every environment",
-        target="rljob_runtime.gateway.wire.runner_requests:parse_lease",
-        before='given.get("environment") not in (None, environment)',
-        after="False",
-        tests=(f"{ENVIRONMENTS}::test_a_runner_leases_no_episode_of_another_environment",),
     ),
     Mutant(
         name="a runner speaks for one of another environment",
@@ -254,13 +194,6 @@ MUTANTS = (
         tests=(f"{ENVIRONMENTS}::test_a_runner_receives_the_attempt_with_its_capability",),
     ),
     Mutant(
-        name="a reward may be infinite",
-        target="rljob_runtime.gateway.wire.runner_requests:_number",
-        before="math.isfinite(number)",
-        after="True",
-        tests=(f"{ENVIRONMENTS}::test_a_reward_is_finite",),
-    ),
-    Mutant(
         name="a runner's body is read whatever is held",
         target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._body",
         before="self.memory.room(environment, amount, self.access.read_seconds)",
@@ -296,13 +229,6 @@ MUTANTS = (
         tests=(f"{ENVIRONMENTS}::test_a_long_body_is_refused",),
     ),
     Mutant(
-        name="a call with arguments of any depth is one",
-        target="rljob_runtime.gateway.wire.fields:parse_object",
-        before="not is_deep(found)",
-        after="True",
-        tests=(f"{GATEWAY}::test_a_deeply_nested_call_is_text_and_the_conversation_continues",),
-    ),
-    Mutant(
         name="an answer that cannot be read is an error",
         target="rljob_runtime.gateway.gateway:Gateway._reply",
         before='return ReplyText("", malformed=1)',
@@ -329,38 +255,6 @@ MUTANTS = (
         before="os.killpg(process.pid, signal.SIGKILL)",
         after="process.kill()",
         tests=(f"{KEPT_PROCESS}::test_the_end_kills_a_process_that_does_not_end_and_what_it_started",),
-    ),
-    Mutant(
-        name="a text may take any time to be read",
-        target="rljob_runtime.gateway.text.forked_text:_Supervisor._read",
-        before="signal.setitimer(signal.ITIMER_PROF, self._seconds)",
-        after="pass",
-        tests=(
-            "tests/unit/gateway/test_forked_text.py::test_a_text_that_costs_too_much_is_given_up_and_the_next_one_is_read",
-        ),
-    ),
-    Mutant(
-        name="a text that no reader had is given up",
-        target="rljob_runtime.gateway.text.forked_text:_Supervisor.run",
-        before="(number := _decoded(request).fields['id']) == int.from_bytes(self._number[:], 'big')",
-        after="(number := _decoded(request).fields['id']) > 0",
-        tests=(
-            "tests/unit/gateway/test_forked_text.py::test_a_reader_that_dies_between_two_requests_answers_for_none",
-        ),
-    ),
-    Mutant(
-        name="a gateway waits for a reader for ever",
-        target="rljob_runtime.gateway.text.forked_text:_Reader.__init__",
-        before="self._socket.settimeout(MOST_SECONDS)",
-        after="pass",
-        tests=("tests/unit/gateway/test_forked_text.py::test_a_gateway_whose_reader_never_answers_ends",),
-    ),
-    Mutant(
-        name="half of an answer is passed on",
-        target="rljob_runtime.gateway.text.forked_text:_Kept.asked",
-        before="return None",
-        after="return b'half' * 9",
-        tests=("tests/unit/gateway/test_forked_text.py::test_a_reader_killed_while_sending_leaves_no_partial_answer",),
     ),
     Mutant(
         name="refused requests are turns of the histogram",

@@ -204,7 +204,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.weight_versions:Versions.next_version",
         before="(entry.version for entry in self.history)",
         after="(entry.version for entry in self.history if not entry.abandoned)",
-        tests=("tests/unit/scheduling/test_decisions.py",),
+        tests=("tests/unit/scheduling/test_weight_versions.py",),
     ),
     Mutant(
         name="the numbers of a lost store are used again",
@@ -225,7 +225,7 @@ MUTANTS = (
         before="step > self.furthest",
         after="True",
         tests=(
-            "tests/unit/scheduling/test_coordinator_decisions.py::test_only_a_round_finished_for_the_first_time_is_trainer_progress",
+            "tests/unit/scheduling/test_backoff.py::test_only_a_round_finished_for_the_first_time_is_trainer_progress",
         ),
     ),
 )

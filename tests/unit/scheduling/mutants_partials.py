@@ -3,7 +3,7 @@
 from hack.mutants import Mutant
 
 LOOP = "tests/unit/coordinator/asynchronous/test_loop.py"
-DECISIONS = "tests/unit/scheduling/test_decisions.py"
+PARTIAL_RESPONSES = "tests/unit/scheduling/test_partial_responses.py"
 
 MUTANTS = (
     Mutant(
@@ -11,14 +11,14 @@ MUTANTS = (
         target="rljob_runtime.scheduling.partial_responses:Partials.accept",
         before="held is None or held.lease != lease",
         after="held is None",
-        tests=(DECISIONS,),
+        tests=(PARTIAL_RESPONSES,),
     ),
     Mutant(
         name="repeated tokens are appended again",
         target="rljob_runtime.scheduling.partial_responses:Partials.accept",
         before="token_ids[known:]",
         after="token_ids",
-        tests=(DECISIONS,),
+        tests=(PARTIAL_RESPONSES,),
     ),
     Mutant(
         name="a move keeps what its source made after it",

@@ -4,63 +4,23 @@ from hack.mutants import Mutant
 
 PLAN_NEXT_ROUND = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
 ASYNC_STORE = "tests/unit/coordinator/store/test_async_store.py"
-KEPT_SAMPLES = "tests/unit/coordinator/store/test_kept_samples.py"
-MIGRATIONS = "tests/unit/coordinator/store/test_migrations.py"
+KEPT_SAMPLES = "tests/unit/coordinator/store/tables/test_kept_samples.py"
 ON_POLICY_STORE = "tests/unit/coordinator/store/test_on_policy_store.py"
 OPENING = "tests/unit/coordinator/store/test_opening.py"
 RECENT_LENGTHS = "tests/unit/coordinator/store/test_recent_lengths.py"
 PRUNING = "tests/unit/coordinator/store/test_pruning.py"
 EVALUATION_SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
+TURNS = "tests/unit/coordinator/store/tables/test_turns.py"
+DIGESTS = "rljob_runtime.coordinator.store.trained_digests"
+TRAINED = "tests/unit/coordinator/store/test_trained_digests.py"
 
 MUTANTS = (
-    Mutant(
-        name="a history of requests has no bound",
-        target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
-        before="bodies and left < 0",
-        after="False",
-        tests=(
-            "tests/unit/coordinator/store/test_turns.py::test_a_history_has_the_newest_turns_that_are_not_too_long_together",
-        ),
-    ),
-    Mutant(
-        name="all calls are read before they are too long",
-        target="rljob_runtime.coordinator.store.tables.tool_calls:ToolCalls.of",
-        before="left < 0",
-        after="False",
-        tests=(
-            "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_of_too_many_bytes_to_hand_over_ends_and_says_so",
-        ),
-    ),
-    Mutant(
-        name="the newest turn is the first",
-        target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
-        before="turns[-1:] if newest else turns",
-        after="turns[:1] if newest else turns",
-        tests=("tests/unit/coordinator/store/test_turns.py::test_the_newest_turn_is_the_last_of_the_history",),
-    ),
-    Mutant(
-        name="a coordinator forgets what switches cost",
-        target="rljob_runtime.coordinator.store.tables.rounds:Rounds.close",
-        before="measured.items()",
-        after="()",
-        tests=(
-            f"{ON_POLICY_STORE}::test_costs_of_switches_are_those_of_the_newest_boundary",
-            "tests/unit/coordinator/on_policy/test_switcher.py::test_a_restarted_coordinator_knows_what_switches_cost",
-        ),
-    ),
     Mutant(
         name="the oldest of the recent lengths are forgotten one by one",
         target="rljob_runtime.coordinator.store.round_history:recent_lengths",
         before="list(chain.from_iterable(reversed(found)))",
         after="list(chain.from_iterable(reversed(found)))[-least:]",
         tests=(f"{RECENT_LENGTHS}::test_rounds_are_forgotten_whole",),
-    ),
-    Mutant(
-        name="a failed sample does not say why",
-        target="rljob_runtime.coordinator.store.tables.kept_samples:KeptSamples._keep_early",
-        before="failed.in_a_line()",
-        after="None",
-        tests=("tests/unit/coordinator/store/test_kept_samples.py::test_a_failed_sample_names_its_cause_in_a_line",),
     ),
     Mutant(
         name="a requeued prompt's lengths count twice",
@@ -87,13 +47,6 @@ MUTANTS = (
         after="draw = g.draw AND tokens < 0) ORDER BY step, place",
         text=True,
         tests=(f"{ASYNC_STORE}::test_a_rewind_before_the_last_checkpoint_draws_lost_prompts_again",),
-    ),
-    Mutant(
-        name="a prompt that was filtered is drawn again",
-        target="rljob_runtime.coordinator.store.schema.asynchronous:TRIGGERS",
-        before="f\"EXISTS (SELECT 1 FROM groups WHERE {_PROMPT} AND fate IS NOT 'requeued')\"",
-        after="f\"EXISTS (SELECT 1 FROM groups WHERE {_PROMPT} AND ifnull(fate, 'trained') = 'trained')\"",
-        tests=(f"{ASYNC_STORE}::test_the_store_refuses",),
     ),
     Mutant(
         name="what a move's source made after the offset stays",
@@ -166,38 +119,11 @@ MUTANTS = (
         tests=(f"{OPENING}::test_a_cancelled_opening_ends_and_holds_nothing",),
     ),
     Mutant(
-        name="groups that end early fill the store",
-        target="rljob_runtime.coordinator.store.tables.kept_samples:KeptSamples._keep_early",
-        before="self.rules.per_round is None or counts[sample.outcome] < self.rules.per_round",
-        after="True",
-        tests=(f"{KEPT_SAMPLES}::test_many_groups_that_end_early_take_bounded_space",),
-    ),
-    Mutant(
         name="a volume that never answers is not slow",
         target="rljob_runtime.coordinator.store.latency_monitor:StoreLatencyMonitor.watch",
         before="self._waiting[:1]",
         after="self._waiting[:0]",
         tests=("tests/unit/coordinator/store/test_latency_monitor.py",),
-    ),
-    Mutant(
-        name="a migrated store has no triggers",
-        target="rljob_runtime.coordinator.store.schema.migrations:migrate",
-        before="""
-            for trigger in triggers:
-                db.execute(trigger)
-        """,
-        after="""
-            for trigger in ():
-                db.execute(trigger)
-        """,
-        tests=(f"{MIGRATIONS}::test_the_schema_is_that_of_a_new_store",),
-    ),
-    Mutant(
-        name="the round under way is lost in a migration",
-        target="rljob_runtime.coordinator.store.schema.migrations:_from_3",
-        before="db.execute(opened).fetchall()",
-        after="()",
-        tests=(f"{MIGRATIONS}::test_the_round_under_way_goes_on_where_it_was",),
     ),
     Mutant(
         name="a store that another process holds is not waited for",
@@ -220,16 +146,6 @@ MUTANTS = (
         before='db.execute("UPDATE anchors SET step = ? WHERE step = ?", (step, first))',
         after="pass",
         tests=(f"{PRUNING}::test_anchors_outlive_their_rounds",),
-    ),
-    Mutant(
-        name="prompts that lost are not queued",
-        target="rljob_runtime.coordinator.store.tables.boundaries:insert_boundary",
-        before="json.dumps([str(prompt) for prompt in boundary.queue])",
-        after='"[]"',
-        tests=(
-            "tests/unit/scheduling/test_tail_batching.py::test_short_rounds_race_and_long_rounds_finish_what_lost",
-            ON_POLICY_STORE,
-        ),
     ),
     Mutant(
         name="what ended at a former limit has ended",
@@ -255,7 +171,9 @@ MUTANTS = (
         before="tensor_parallel = ?",
         after="? IS NOT NULL",
         text=True,
-        tests=("tests/unit/coordinator/store/test_migrations.py::test_speeds_belong_to_the_layout_of_their_round",),
+        tests=(
+            "tests/unit/coordinator/store/schema/test_migrations.py::test_speeds_belong_to_the_layout_of_their_round",
+        ),
     ),
     Mutant(
         name="the slow-down of streaming is forgotten",
@@ -272,22 +190,6 @@ MUTANTS = (
         tests=(f"{PLAN_NEXT_ROUND}::test_rounds_with_loans_teach_no_update_cost",),
     ),
     Mutant(
-        name="the store lets anything be trained on",
-        target="rljob_runtime.coordinator.store.schema.core:TRIGGERS",
-        before=(
-            "f\"NEW.outcome = 'trained' AND NOT EXISTS (SELECT 1 FROM assigned WHERE {_SAME} AND sample = NEW.sample)\""
-        ),
-        after='"0"',
-        tests=(ON_POLICY_STORE,),
-    ),
-    Mutant(
-        name="a round that was decided is decided again",
-        target="rljob_runtime.coordinator.store.tables.rounds:Rounds.under_way",
-        before="OpenRound(plan, cursor_of(*cursor), {}, {}, {}, assigned, SelectedPlan.from_json(chosen), layout)",
-        after="OpenRound(plan, cursor_of(*cursor), {}, {}, {}, assigned, layout=layout)",
-        tests=(f"{PLAN_NEXT_ROUND}::test_another_coordinator_plays_the_round_as_it_was_decided",),
-    ),
-    Mutant(
         name="the store's journal is never brought into its file",
         target="rljob_runtime.coordinator.store.store:Store.tidy",
         before="self._db.total_changes - self._tidied >= TIDY_ROWS or self._turns >= TIDY_TURNS",
@@ -302,28 +204,6 @@ MUTANTS = (
         tests=(f"{ON_POLICY_STORE}::test_the_journal_is_brought_into_the_file_once_enough_was_written",),
     ),
     Mutant(
-        name="a queued prompt's attempts begin at zero",
-        target="rljob_runtime.coordinator.store.tables.trajectories:Trajectories.draw",
-        before="attempts.get(key, 0)",
-        after="0",
-        tests=(ON_POLICY_STORE,),
-    ),
-    Mutant(
-        name="the versions of all pruned rounds are looked through",
-        target="rljob_runtime.coordinator.store.tables.versions:WeightVersions.used",
-        before="SELECT MIN(version) FROM versions INDEXED BY versions_by_step",
-        after="SELECT MIN(version) FROM versions",
-        text=True,
-        tests=("tests/unit/coordinator/store/test_long_job.py",),
-    ),
-    Mutant(
-        name="a response whose reward failed is no sample",
-        target="rljob_runtime.coordinator.store.tables.trajectories:Trajectories.restart",
-        before="self._kept_samples.keep_failed(step, key.prompt, key.sample, Failed(cause, reason))",
-        after="",
-        tests=(f"{KEPT_SAMPLES}::test_each_response_has_its_outcome_reason_and_scores",),
-    ),
-    Mutant(
         name="a rewind keeps the samples of the rounds that it abandons",
         target="rljob_runtime.coordinator.store.store:Store.rewind",
         before="self.samples.forget_after(step)",
@@ -335,14 +215,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.store.store_thread:StoreThread.do",
         before="self._thread.submit(self._tidy)",
         after="",
-        tests=(f"{ON_POLICY_STORE}::test_the_store_thread_prunes_when_no_call_waits",),
-    ),
-    Mutant(
-        name="an evaluation keeps samples of other prompts each time",
-        target="rljob_runtime.coordinator.store.tables.kept_evaluations:KeptEvaluations.choose",
-        before='f"{rules.seed}/{name}"',
-        after='f"{rules.seed}/{step}"',
-        tests=(f"{EVALUATION_SAMPLES}::test_best_worst_and_the_same_prompts_each_time_are_kept",),
+        tests=("tests/unit/coordinator/store/test_store_thread.py::test_the_store_thread_prunes_when_no_call_waits",),
     ),
     Mutant(
         name="an abandoned evaluation leaves samples",
@@ -359,13 +232,6 @@ MUTANTS = (
         tests=("tests/unit/coordinator/episodes/test_journal.py::test_a_part_of_a_transaction_is_undone_by_itself",),
     ),
     Mutant(
-        name="a round may train on prompts of an evaluation",
-        target="rljob_runtime.coordinator.store.tables.rounds:Rounds._draw",
-        before="training_columns_of",
-        after="columns_of",
-        tests=(f"{ON_POLICY_STORE}::test_a_round_with_an_evaluation_prompt_is_refused_and_not_stored",),
-    ),
-    Mutant(
         name="a group of an evaluation may be trained on",
         target="rljob_runtime.coordinator.store.async_store:AsyncStore.draw",
         before="training_columns_of",
@@ -373,15 +239,38 @@ MUTANTS = (
         tests=(f"{ASYNC_STORE}::test_a_group_of_an_evaluation_is_refused_and_the_cursor_stays",),
     ),
     Mutant(
-        name="a reward of an attempt that failed is not counted",
-        target="rljob_runtime.coordinator.store.tables.turns:Turns.without_right_to_reward",
-        before="row[0] in (None, EndState.ABORTED.value)",
-        after="row[0] is None",
-        tests=(
-            (
-                "tests/unit/coordinator/episodes/test_metrics.py"
-                "::test_a_failure_of_ours_with_a_reward_is_counted_by_the_store"
-            ),
-        ),
+        name="a digest of what was trained on leaves out what was given",
+        target=f"{DIGESTS}:_sampled",
+        before="context.extended(span.given)",
+        after="context",
+        tests=(f"{TRAINED}::test_a_group_has_the_digests_of_its_trees",),
+    ),
+    Mutant(
+        name="the last copy of a response that is trained on twice counts",
+        target=f"{DIGESTS}:trained_digests",
+        before="sampled[scored.response.key] += _sampled(prompt, scored.response)",
+        after="sampled[scored.response.key] = list(_sampled(prompt, scored.response))",
+        tests=(f"{TRAINED}::test_a_response_that_is_trained_on_twice_has_another_digest",),
+    ),
+    Mutant(
+        name="a digest of what was trained on takes each sequence for the first one",
+        target=f"{DIGESTS}:_sampled",
+        before="context = prompt",
+        after="context, start = prompt, 0",
+        tests=(f"{TRAINED}::test_a_group_has_the_digests_of_its_trees",),
+    ),
+    Mutant(
+        name="attempts of evaluations stay for ever",
+        target="rljob_runtime.coordinator.store.pruning:prune",
+        before="attempts.prune_evaluations(db, first)",
+        after="pass",
+        tests=(f"{TURNS}::test_attempts_of_evaluations_go_with_the_boundary_of_their_weights",),
+    ),
+    Mutant(
+        name="an evaluation under other settings goes on with its attempts",
+        target="rljob_runtime.coordinator.store.evaluations:Evaluations.open",
+        before="attempts.set_aside_evaluation(self._db, step, name)",
+        after="pass",
+        tests=(f"{TURNS}::test_an_evaluation_that_is_not_continued_has_no_attempts",),
     ),
 )

@@ -1,19 +1,15 @@
 """The state store refuses what would break the run, and gives back a round as it was left."""
 
-import asyncio
 import shutil
 import sqlite3
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.store import store as store_module
-from rljob_runtime.coordinator.store.connection import Opening, StoreUnusable, journal_for
 from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.coordinator.store.tables.rounds import LOAN_RATES, SWITCH_COSTS
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import ENOUGH, Part, SwitchCosts
@@ -355,51 +351,8 @@ def test_a_rewind_loses_the_versions_and_frees_the_prompts(store):
     assert not store.rewind(7)
 
 
-def test_a_store_of_another_job_is_refused_by_name(store, tmp_path):
-    store.close()
-    with pytest.raises(StoreUnusable, match="belongs to job uid-1, not uid-2: give each job a folder of its own"):
-        Store(tmp_path / "state.db", "uid-2")
-
-
-def test_a_file_that_is_no_store_is_named(tmp_path):
-    (tmp_path / "state.db").write_bytes(b"no database at all" * 100)
-    with pytest.raises(StoreUnusable, match=r"state\.db: file is not a database; restore the volume"):
-        Store(tmp_path / "state.db", "uid-1")
-
-
-def test_a_store_in_other_hands_is_to_be_kept(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.0))
-    with pytest.raises(StoreUnusable, match="locked; another process holds it: end that one first; nothing in the"):
-        Store(tmp_path / "state.db", "uid-1")
-
-
-def test_a_store_on_a_full_volume_is_to_be_kept(tmp_path, monkeypatch):
-    def on_a_small_one(*arguments, connect=sqlite3.connect, **more):
-        db = connect(*arguments, **more)
-        db.execute("PRAGMA max_page_count = 2")
-        return db
-
-    with monkeypatch.context() as small:
-        small.setattr(sqlite3, "connect", on_a_small_one)
-        with pytest.raises(StoreUnusable, match="full; its volume has no space left: make room there; nothing in the"):
-            Store(tmp_path / "state.db", "uid-1")
-    Store(tmp_path / "state.db", "uid-1").close()
-
-
-def test_a_store_that_cannot_be_reached_is_to_be_kept(tmp_path):
-    (tmp_path / "state.db").mkdir()
-    with pytest.raises(StoreUnusable, match="unable to open database file; see that its volume is there and can be"):
-        Store(tmp_path / "state.db", "uid-1")
-
-
 def test_terms_only_rise(store):
     assert [store.adopt_term(term) for term in (1, 1, 7, 3)] == [1, 2, 7, 8]
-
-
-@pytest.mark.parametrize(("kind", "journal"), [("ext4", "WAL"), ("nfs4", "TRUNCATE")])
-def test_the_journal_suits_the_file_system(tmp_path, kind, journal):
-    mounts = f"overlay / overlay rw 0 0\nvolume {tmp_path.resolve()} {kind} rw 0 0\n"
-    assert journal_for(tmp_path / "state.db", mounts) == journal
 
 
 # --- the journal ---
@@ -432,24 +385,6 @@ def test_the_journal_is_brought_into_the_file_once_enough_was_written(tmp_path, 
     store.tidy()
     assert in_the_file(tmp_path) == 4
     store.close()
-
-
-async def test_the_store_thread_prunes_when_no_call_waits(tmp_path, monkeypatch, caplog):
-    done: list[str] = []
-
-    def tidy(store: Store) -> None:
-        done.append("tidy")
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(Store, "tidy", tidy)
-    thread = await StoreThread.open(lambda opening: Store(tmp_path / "state.db", "uid-1", opening), Opening())
-    await asyncio.gather(thread.do(lambda store: done.append("one")), thread.do(lambda store: done.append("two")))
-    await thread.do(lambda store: done.append("three"))
-    assert done[:2] == ["one", "two"], "no call waits while it prunes"
-    await thread.aclose()
-    assert "tidy" in done
-    assert "three" in done
-    assert "stays as long as it is" in caplog.text
 
 
 def test_what_another_version_measured_is_measured_again(store: Store) -> None:

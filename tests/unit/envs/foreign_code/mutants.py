@@ -3,7 +3,7 @@
 from hack.mutants import Mutant
 
 AGENT = "tests/unit/envs/agents/test_harness.py"
-TOOLS = "tests/unit/envs/test_tools_harness.py"
+TOOLS = "tests/unit/envs/tools/test_harness.py"
 
 MUTANTS = (
     Mutant(

@@ -117,7 +117,3 @@ def test_the_tree_has_the_imports_of_products_tests_and_tools(tree: Tree) -> Non
     assert "tests.unit.hack.chaos.test_schedule" in tree.importers["hack.chaos.rows"]
     assert "hack.chaos.__main__" in tree.importers["hack.chaos.rows"], "a relative import"
     assert "tests.e2e.test_chaos" in tree.tests - tree.units
-
-
-def test_no_test_imports_another(tree: Tree) -> None:
-    assert {test: importers for test in tree.tests if (importers := tree.importers.get(test))} == {}

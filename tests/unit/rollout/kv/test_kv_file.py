@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,15 +17,12 @@ from hypothesis import strategies as st
 
 from rljob_runtime.rollout.kv import kv_file
 from rljob_runtime.rollout.kv.kv_file import (
-    Held,
     Index,
     KvFileWriter,
     KvRegions,
     Mismatch,
     NoRoom,
-    Origin,
     Unusable,
-    digest,
     needed_for_weights,
     plan,
     read_index,
@@ -36,30 +31,13 @@ from rljob_runtime.rollout.kv.kv_file import (
     sweep_kv_of_all_jobs,
     written_bytes,
 )
-from rljob_runtime.rollout.kv.layout import KvShape
 from rljob_runtime.rollout.kv_exchange import KvExchange
-
-SHAPE = KvShape("test", "float32", layers=2, kv_heads=2, block_size=4, token_bytes=8)
-ORIGIN = Origin("ns/job", "rollout-0-1", 7)
-TOKENS = {"a": tuple(range(10, 22)), "b": tuple(range(30, 38))}
-HELD = {name: Held(len(tokens), digest(tokens)) for name, tokens in TOKENS.items()}
-
-
-def fill(writer: KvFileWriter, seed: int = 0) -> None:
-    """Write random bytes into all regions and seal the file."""
-    random, checksums = torch.Generator().manual_seed(seed), {}
-    regions = KvRegions(writer.path, writer.index, writable=True)
-    heads = range(SHAPE.kv_heads)
-    for name in writer.index.responses:
-        region = regions.region(name, heads)
-        region.copy_(torch.randint(0, 256, region.shape, generator=random))
-        checksums[name] = [regions.checksums(name, heads)[head] for head in heads]
-    writer.seal(checksums)
+from tests.support.rollout.kv_files import HELD, ORIGIN, SHAPE, TOKENS, create, die_with_a_file, fill
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[KvFileWriter]:
-    writer = KvFileWriter.create(tmp_path / "kv", plan(ORIGIN, SHAPE, HELD))
+    writer = create(tmp_path / "kv")
     fill(writer)
     yield writer
     writer.close()
@@ -88,7 +66,7 @@ def test_what_a_reader_writes_stays_its_own(written: KvFileWriter) -> None:
 
 
 def test_a_file_that_is_not_sealed_is_damaged(tmp_path: Path) -> None:
-    writer = KvFileWriter.create(tmp_path, plan(ORIGIN, SHAPE, HELD))
+    writer = create(tmp_path)
     with pytest.raises(Unusable, match="incomplete") as raised:
         read_index(writer.path)
     assert raised.value.cause is Mismatch.DAMAGED
@@ -96,7 +74,7 @@ def test_a_file_that_is_not_sealed_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_response_that_was_not_written_is_left_out(tmp_path: Path) -> None:
-    writer = KvFileWriter.create(tmp_path, plan(ORIGIN, SHAPE, HELD))
+    writer = create(tmp_path)
     writer.seal({"b": [1, 2]})
     assert list(read_index(writer.path).responses) == ["b"]
     writer.close()
@@ -127,7 +105,7 @@ def test_one_wrong_bit_is_found_in_its_response_and_head_only(written: KvFileWri
 def test_no_damaged_header_is_believed(place: int, bit: int) -> None:
     """Of its 32 bytes, each bit counts."""
     folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
-    writer = KvFileWriter.create(folder / f"kv-test-{os.getpid()}", plan(ORIGIN, SHAPE, HELD))
+    writer = create(folder / f"kv-test-{os.getpid()}")
     try:
         fill(writer)
         with writer.path.open("r+b") as file:
@@ -234,7 +212,7 @@ def test_memory_that_another_takes_first_is_refused_too(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(NoRoom, match="No space left"):
-        KvFileWriter.create(tmp_path, plan(ORIGIN, SHAPE, HELD))
+        create(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -270,7 +248,7 @@ def test_two_writers_do_not_take_the_same_room(tmp_path: Path, monkeypatch: pyte
     def free(folder: Path) -> int:
         return 30_000 - sum(path.stat().st_blocks * 512 for path in folder.glob("*.kv"))
 
-    def create(_: int) -> KvFileWriter | None:
+    def create_one(_: int) -> KvFileWriter | None:
         try:
             return KvFileWriter.create(tmp_path / "kv", index, keep_free=10_000)
         except NoRoom:
@@ -279,7 +257,7 @@ def test_two_writers_do_not_take_the_same_room(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "posix_fallocate", allocate_late)
     monkeypatch.setattr(kv_file, "_free", free)
     with ThreadPoolExecutor(2) as pool:
-        made = [writer for writer in pool.map(create, range(2)) if writer is not None]
+        made = [writer for writer in pool.map(create_one, range(2)) if writer is not None]
     assert len(made) == 1
     assert free(tmp_path / "kv") >= 10_000
     made[0].close()
@@ -295,7 +273,7 @@ def test_a_sweep_takes_no_file_that_is_not_locked_yet(tmp_path: Path, monkeypatc
         return descriptor
 
     monkeypatch.setattr(os, "open", open_and_sweep)
-    writer = KvFileWriter.create(tmp_path / "kv", plan(ORIGIN, SHAPE, HELD))
+    writer = create(tmp_path / "kv")
     assert writer.path.exists()
     writer.close()
 
@@ -315,10 +293,10 @@ def test_a_folder_that_is_swept_meanwhile_is_made_again(
 
     monkeypatch.setattr(os, "open", sweep_and_open)
     if times == 1:
-        KvFileWriter.create(tmp_path / "kv", plan(ORIGIN, SHAPE, HELD)).close()
+        create(tmp_path / "kv").close()
     else:
         with pytest.raises(FileNotFoundError):
-            KvFileWriter.create(tmp_path / "kv", plan(ORIGIN, SHAPE, HELD))
+            create(tmp_path / "kv")
 
 
 def test_a_folder_that_is_swept_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +312,7 @@ def test_a_folder_that_is_swept_while_it_is_made_is_made_again(tmp_path: Path, m
             raise
 
     monkeypatch.setattr(os, "mkdir", make_and_sweep)
-    KvFileWriter.create(folder, plan(ORIGIN, SHAPE, HELD)).close()
+    create(folder).close()
 
 
 def test_writers_that_begin_while_others_sweep_all_have_their_file(tmp_path: Path) -> None:
@@ -342,7 +320,7 @@ def test_writers_that_begin_while_others_sweep_all_have_their_file(tmp_path: Pat
 
     def begin(_: int) -> KvFileWriter:
         sweep_kv(folder)
-        return KvFileWriter.create(folder, plan(ORIGIN, SHAPE, HELD))
+        return create(folder)
 
     for _ in range(10):
         with ThreadPoolExecutor(4) as pool:
@@ -383,21 +361,9 @@ def test_complete_files_of_earlier_versions_are_removed(written: KvFileWriter, l
     assert remove_older(folder / "none", loaded) == []
 
 
-def die_with_a_file(folder: Path) -> Path:
-    """Return the file of a process that was killed."""
-    code = (
-        "import os, sys; from pathlib import Path\n"
-        "from tests.unit.rollout.kv.test_kv_file import HELD, ORIGIN, SHAPE, KvFileWriter, plan\n"
-        "print(KvFileWriter.create(Path(sys.argv[1]), plan(ORIGIN, SHAPE, HELD)).path, flush=True)\n"
-        "os._exit(0)"
-    )
-    run = subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True)
-    return Path(run.stdout.strip())
-
-
 def test_files_of_dead_writers_are_swept_and_those_of_living_ones_stay(tmp_path: Path) -> None:
     dead = die_with_a_file(tmp_path)
-    living = KvFileWriter.create(tmp_path, plan(ORIGIN, SHAPE, HELD))
+    living = create(tmp_path)
     (tmp_path / "other").write_text("not a KV file")
     assert sweep_kv(tmp_path) == [dead]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.path.name, "other"])
@@ -408,7 +374,7 @@ def test_files_of_dead_writers_are_swept_and_those_of_living_ones_stay(tmp_path:
 def test_files_of_runs_that_were_killed_are_swept_in_every_folder(tmp_path: Path) -> None:
     """A replica that starts does so; a killed local run may never start again."""
     dead = die_with_a_file(tmp_path / "rljob-1" / "rollout-0-kv")
-    living = KvFileWriter.create(tmp_path / "rljob-2" / "rollout-0-kv", plan(ORIGIN, SHAPE, HELD))
+    living = create(tmp_path / "rljob-2" / "rollout-0-kv")
     weights = tmp_path / "rljob-3" / "rollout-0"
     weights.mkdir(parents=True)
     (weights.parent / "rollout-0-kv").mkdir()

@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+LENGTH_MODEL = "tests/unit/scheduling/round_planner/test_length_model.py"
 PLANNER = "tests/unit/scheduling/round_planner/test_planner.py"
 
 SAVED = f"{PLANNER}::test_switches_shorten_rounds_and_races_by_seconds_of_their_own"
@@ -36,14 +37,14 @@ MUTANTS = (
         target="rljob_runtime.scheduling.round_planner.length_model:LengthModel._complete",
         before="response.tokens if response.ended else self._survival.beyond(response.tokens, share)",
         after="response.tokens",
-        tests=(f"{PLANNER}::test_the_tail_is_seen_through_a_race",),
+        tests=(f"{LENGTH_MODEL}::test_the_tail_is_seen_through_a_race",),
     ),
     Mutant(
         name="lengths of before the limit was lowered are believed",
         target="rljob_runtime.scheduling.round_planner.length_model:LengthModel._complete",
         before="min(self._limit, max(1, length))",
         after="max(1, length)",
-        tests=(f"{PLANNER}::test_no_response_is_longer_than_the_present_limit",),
+        tests=(f"{LENGTH_MODEL}::test_no_response_is_longer_than_the_present_limit",),
     ),
     Mutant(
         name="long rounds are not charged",
@@ -66,7 +67,7 @@ MUTANTS = (
         after="length",
         tests=(
             (
-                "tests/unit/scheduling/test_tail_batching.py::test_the_last_winner_tells_nothing_of_responses_"
+                "tests/unit/scheduling/round_planner/test_survival.py::test_the_last_winner_tells_nothing_of_responses_"
                 "stopped_with_it"
             ),
         ),

@@ -1,17 +1,13 @@
-"""What-if: rounds on the engine model, lengths that were stopped, plans that pay for their long rounds."""
+"""Plans pay for their long rounds, and the one that is selected is a clear gain."""
 
 from dataclasses import replace
 from random import Random
-from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.status import RoundKind
-from rljob_runtime.perf_model.latency_model import LatencyModel
-from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths, similarity
+from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths
 from rljob_runtime.scheduling.round_planner.planner import (
     FINALISTS,
     HORIZON,
@@ -19,259 +15,18 @@ from rljob_runtime.scheduling.round_planner.planner import (
     MOST_EVENTS,
     Costs,
     PlanningHorizon,
-    Prediction,
     RoundPlanner,
     decide,
 )
-from rljob_runtime.scheduling.round_planner.plans import CandidatePlans, Plan, SelectedPlan, candidate_plans
-from rljob_runtime.scheduling.round_planner.round_history import PastRound, history_start, population, rounds_considered
-from rljob_runtime.scheduling.round_planner.round_simulator import (
-    EngineFleet,
-    PromptDemand,
-    TooManyEvents,
-    simulate_round,
-)
-from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
+from rljob_runtime.scheduling.round_planner.plans import CandidatePlans, Plan, candidate_plans
+from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, TooManyEvents, simulate_round
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 from rljob_runtime.scheduling.tail_batching import Factors, next_round
 from tests.support.examples import examples
+from tests.support.round_planner import BUSY, STAGE, asked, tailed
 
-# A token a second, however many run: times are lengths.
-SECOND = LatencyModel(((1, 1.0),), 0.0, 0.0, 0.0, 0.0)
-STAGE = EngineFleet(SECOND, replicas=2, kv_tokens=1 << 30)
-BUSY = EngineFleet(LatencyModel(((1, 0.01), (256, 2.56)), 0.0, 0.0, 0.0, 0.0), replicas=2, kv_tokens=1 << 30)
-"""Engines that are compute bound: a second token costs as much as the first."""
 OUTLOOK = PlanningHorizon(prompts=16, responses=8, rounds_left=100)
 AUTO = candidate_plans(None, None, None, False)
-
-
-def asked(*lengths: tuple[int, ...]) -> list[PromptDemand]:
-    return [PromptDemand(1, one) for one in lengths]
-
-
-def tailed(random: Random, prompts: int, responses: int, tail: float = 0.02) -> list[PromptLengths]:
-    """Short responses, of which a few run away."""
-    return [
-        PromptLengths(
-            10,
-            tuple(
-                LengthObservation(random.randint(2000, 4000) if random.random() < tail else random.randint(50, 150))
-                for _ in range(responses)
-            ),
-        )
-        for _ in range(prompts)
-    ]
-
-
-# --- round simulator ---
-
-
-def test_a_round_without_a_race_ends_with_its_longest_response():
-    went = simulate_round(STAGE, asked((3, 9), (4, 5)), runners=2, groups=2, group_size=2)
-    assert (went.seconds, went.lost, went.stopped) == (9.0, (), {})
-    assert [(group.prompt, group.time, group.tokens) for group in went.groups] == [(1, 5.0, 11), (0, 9.0, 14)]
-
-
-def test_a_race_ends_with_the_places_and_stops_the_rest():
-    went = simulate_round(STAGE, asked((3, 90, 4), (50, 60, 70), (5, 6, 7)), runners=3, groups=2, group_size=2)
-    assert [(group.prompt, group.time) for group in went.groups] == [(0, 4.0), (2, 6.0)]
-    assert went.lost == (1,)
-    assert went.stopped == {(0, 1): 4, (2, 2): 6, (1, 0): 6, (1, 1): 6, (1, 2): 6}
-
-
-def test_rewards_come_later_and_the_others_run_on():
-    went = simulate_round(STAGE, asked((3, 4), (5, 9)), runners=2, groups=1, group_size=1, reward_seconds=3.0)
-    assert went.seconds == 6.0
-    assert went.lost == (1,)
-
-
-def test_a_filtered_prompt_is_replaced_and_is_not_queued():
-    prompts = [PromptDemand(1, (3, 3), filtered=True), PromptDemand(1, (8, 8)), PromptDemand(1, (2, 2))]
-    went = simulate_round(STAGE, prompts, runners=2, groups=2, group_size=2)
-    # Launched at 3, in the middle of a step that ends at 4.
-    assert [(group.prompt, group.time) for group in went.groups] == [(2, 6.0), (1, 8.0)]
-    assert went.lost == ()
-    assert simulate_round(STAGE, prompts[:2], runners=2, groups=2, group_size=2).groups[0].prompt == 0
-
-
-@pytest.mark.parametrize(("runners", "groups", "group_size"), [(3, 2, 2), (2, 3, 2), (2, 2, 3), (2, 0, 2)])
-def test_a_round_keeps_no_more_than_it_launches(runners, groups, group_size):
-    with pytest.raises(ValueError, match="keeps no more than it launches"):
-        simulate_round(STAGE, asked((1, 2), (3, 4)), runners, groups, group_size)
-
-
-@settings(max_examples=examples(60))
-@given(
-    st.lists(st.lists(st.integers(1, 40), min_size=4, max_size=4), min_size=3, max_size=8),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.sampled_from([60, 200, 1 << 20]),
-)
-def test_any_race_settles_all_that_it_launched(lengths, groups, group_size, replicas, kv_tokens):
-    prompts = asked(*map(tuple, lengths))
-    stage = EngineFleet(BUSY.latency, replicas, kv_tokens, max_sequences=5)
-    went = simulate_round(stage, prompts, len(prompts), groups, group_size)
-    winners = [group.prompt for group in went.groups]
-    assert len(set(winners)) == groups
-    assert sorted([*winners, *went.lost]) == list(range(len(prompts)))
-    for prompt, one in enumerate(prompts):
-        ended = [sample for sample in range(4) if (prompt, sample) not in went.stopped]
-        assert len(ended) == group_size if prompt in winners else len(ended) <= group_size
-        assert all(went.stopped[prompt, s] <= one.lengths[s] for s in range(4) if s not in ended)
-    assert [group.time for group in went.groups] == sorted(group.time for group in went.groups)
-    assert went == simulate_round(stage, prompts, len(prompts), groups, group_size)
-    # Racing against more prompts never takes longer where engines have room for all.
-    if kv_tokens == 1 << 20 and replicas == 4:
-        plain = simulate_round(replace(stage, latency=SECOND), prompts, len(prompts), len(prompts), 4)
-        assert (
-            simulate_round(replace(stage, latency=SECOND), prompts, len(prompts), groups, group_size).seconds
-            <= plain.seconds
-        )
-
-
-# --- lengths ---
-
-
-@given(
-    st.lists(st.builds(LengthObservation, st.integers(0, 50), st.booleans()), min_size=1, max_size=30),
-    st.integers(0, 60),
-)
-def test_what_was_stopped_is_longer_than_where_it_was_stopped(responses, reached):
-    curve = Survival.of(responses)
-    longest = max(one.tokens for one in responses)
-    drawn = [curve.beyond(reached, share / 20) for share in range(20)]
-    assert drawn == sorted(drawn)
-    assert all(reached < length <= max(longest, reached + 1) for length in drawn)
-
-
-def test_the_tail_is_seen_through_a_race():
-    """Of 1,000 responses a tenth is long. All of the long ones but those of one round in ten were stopped early."""
-    random = Random(1)
-    prompts = []
-    for number in range(500):
-        long = random.random() < 0.1
-        length = 1000 if long else random.randint(50, 100)
-        seen = (
-            LengthObservation(length)
-            if not long or number % 5 == 0
-            else LengthObservation(random.randint(60, 300), ended=False)
-        )
-        prompts.append(PromptLengths(1, (seen,)))
-    lengths = LengthModel(prompts, limit=2000)
-    drawn = [one.lengths[0] for one in lengths.draw(random, 4000, 1)]
-    assert fmean(length >= 1000 for length in drawn) == pytest.approx(0.1, abs=0.03)
-
-
-def test_the_responses_of_a_prompt_stay_together():
-    hard = [PromptLengths(1, (LengthObservation(100 * n),) * 4) for n in range(1, 20)]
-    lengths = LengthModel(hard, limit=10_000)
-    assert lengths.likeness == 1.0
-    assert all(len(set(one.lengths)) == 1 for one in lengths.draw(Random(0), 50, 6))
-    loser = PromptDemand(1, (1900,) * 4)
-    assert lengths.redraw(Random(0), loser, 3) == PromptDemand(1, (1900,) * 3)
-    apart = LengthModel(
-        [PromptLengths(1, tuple(LengthObservation(n) for n in (10, 20, 30, 2000))) for _ in range(20)], limit=10_000
-    )
-    assert apart.likeness == 0.0
-    assert fmean(length > 1000 for _ in range(100) for length in apart.redraw(Random(_), loser, 8).lengths) < 0.4
-
-
-def test_more_responses_leave_the_first_ones_as_they_are():
-    lengths = LengthModel(tailed(Random(3), 30, 4), limit=4000)
-    few, more = (lengths.draw(Random(5), 1, responses)[0].lengths for responses in (3, 9))
-    assert more[:3] == few
-    assert len(more) == 9
-
-
-@given(
-    st.lists(st.builds(LengthObservation, st.integers(0, 900), st.booleans()), min_size=1, max_size=8),
-    st.integers(1, 900),
-    st.integers(1, 12),
-)
-def test_no_response_is_longer_than_the_present_limit(responses, limit, launched):
-    """An edit may have lowered it below what was seen; a longer one would not fit the engines' KV cache."""
-    lengths = LengthModel([PromptLengths(1, tuple(responses))], limit)
-    (one,) = lengths.draw(Random(0), 1, launched)
-    again = lengths.redraw(Random(0), one, launched)
-    assert all(1 <= length <= limit for length in (*one.lengths, *again.lengths))
-    simulate_round(
-        EngineFleet(SECOND, replicas=1, kv_tokens=1 + limit), [one], runners=1, groups=1, group_size=launched
-    )
-
-
-def test_likeness_is_between_none_and_all():
-    random = Random(0)
-    half = [[LengthObservation(round(1000 * 2 ** (hard + random.gauss(0, 1)))) for _ in range(8)] for hard in
-            (random.gauss(0, 1) for _ in range(400))]  # fmt: skip
-    assert similarity(half) == pytest.approx(0.5, abs=0.07)
-    assert similarity([]) == similarity([[LengthObservation(3)]]) == 0.0
-
-
-# --- which rounds tell ---
-
-
-def test_a_prompt_counts_once_by_what_was_seen_last():
-    lost, old, won = PromptKey(0, 1), PromptKey(0, 0), PromptKey(0, 2)
-    cut, whole = PromptLengths(1, (LengthObservation(5, ended=False),)), PromptLengths(1, (LengthObservation(90),))
-    short = PastRound(4, {lost: cut, won: whole})
-    long = PastRound(5, {lost: whole, old: whole}, frozenset({lost, old}))
-    assert population([short, long]) == [whole, whole]
-    assert population([short]) == [cut, whole]
-
-
-@given(st.integers(1, 100), st.lists(st.integers(1, 100), unique=True))
-def test_the_last_rounds_and_a_few_whole_ones_are_looked_at(last, whole):
-    steps = rounds_considered(last, whole)
-    assert list(steps) == sorted(set(steps))
-    assert steps[-1] == last
-    assert len(steps) <= 10
-    since = last // 2 + 1
-    assert rounds_considered(last, whole, since) == tuple(step for step in steps if step >= since)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "of_draws", "surprised"),
-    [(14.0, 20.0, False), (19.0, 20.0, False), (21.0, 20.0, True), (15.1, 9.0, True)],
-)
-def test_a_round_slower_than_every_sampled_prediction_is_a_surprise(seconds, of_draws, surprised):
-    predicted = Prediction(Plan(Factors()), plain=20.0, short=10.0, long=30.0, seconds=12.0, longest=of_draws)
-    explained = predicted.explained(RoundKind.SHORT, 0)
-    assert history_start([(6, 99.0, None), (7, seconds, explained), (8, 1.0, explained)]) == 7 * surprised
-
-
-# --- plans ---
-
-
-@pytest.mark.parametrize(
-    ("given_", "reference", "count"),
-    [
-        ((False, None, None, False), Plan(), 1),
-        ((True, 1.1, 1.3, True), Plan(Factors(1.1, 1.3), stream=True), 1),
-        ((True, 1.0, 1.0, False), Plan(Factors(1, 1)), 1),
-        ((True, None, 1.0, False), Plan(Factors(1.25, 1)), 2),
-        ((True, None, None, None), Plan(Factors(1.25, 1.25)), 16),
-        ((None, 1.5, 1.5, False), Plan(), 2),
-        ((None, 1.0, 1.0, False), Plan(), 1),
-        ((None, None, None, None), Plan(), 18),
-        ((False, None, None, None), Plan(), 2),
-    ],
-)
-def test_what_is_left_open_is_chosen_from(given_, reference, count):
-    found = candidate_plans(*given_)
-    assert found.reference == reference
-    assert len(set(found.plans)) == len(found.plans) == count
-    assert found.is_undecided == (count > 1)
-
-
-@pytest.mark.parametrize("plan", [Plan(), Plan(Factors(1.25, 1), stream=True)])
-@pytest.mark.parametrize("figures", [(None, None), (41.5, 2.0, 90.0), (41.5, 2.0, 90.0, ((1, 41.5), (2, 30.0)))])
-def test_what_is_chosen_reads_back(plan, figures):
-    chosen = SelectedPlan(plan, "why", *figures)
-    assert SelectedPlan.from_json(chosen.to_json()) == chosen
-
-
-def test_a_plan_that_cannot_be_launched_is_none():
-    assert candidate_plans(None, None, None, False, fits=lambda factors: False) == CandidatePlans((Plan(),))
 
 
 @given(
@@ -335,9 +90,6 @@ def test_plain_rounds_with_switches_are_one_more_plan():
     switched = decide(RoundPlanner(AUTO, STAGE, lengths, Costs(saved=saved), OUTLOOK), in_force=Plan())
     assert switched.plan == Plan()
     assert switched.prediction.plain == pytest.approx(20)
-
-
-# --- decisions ---
 
 
 def what_if(prompts, stage=STAGE, open_=AUTO, outlook=OUTLOOK, seed="0"):

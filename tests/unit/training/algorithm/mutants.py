@@ -4,7 +4,7 @@ from hack.mutants import Mutant
 
 LOSS = "tests/unit/training/algorithm/test_loss.py"
 OWN = "tests/unit/training/algorithm/test_own.py"
-PRESETS = "tests/unit/training/algorithm/test_presets.py"
+PRESETS = "tests/unit/training/test_presets.py"
 GRADIENTS = "tests/unit/training/step/test_gradients.py"
 GRADIENT = (
     (f"{GRADIENTS}::test_any_split_gives_the_gradient_of_the_naive_implementation[3-no std, tight clip-float64]"),

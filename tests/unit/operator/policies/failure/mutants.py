@@ -2,8 +2,9 @@
 
 from hack.mutants import Mutant
 
+HOLD = "tests/unit/operator/policies/failure/test_mass_failure_hold.py"
 NODES = "tests/unit/operator/policies/failure/test_nodes.py"
-TABLES = "tests/unit/operator/policies/test_tables.py"
+LOSSES = "tests/unit/operator/policies/failure/test_losses.py"
 
 MUTANTS = (
     Mutant(
@@ -11,7 +12,7 @@ MUTANTS = (
         target="rljob_operator.policies.failure.losses:_wedged",
         before="suspect.reason == KEEPS_FAILING",
         after="suspect.reason == KEEPS_FAILING and len(suspect.witnesses) >= WITNESSES",
-        tests=(TABLES,),
+        tests=(LOSSES,),
     ),
     Mutant(
         name="a loss is forgotten whose status could not be written",
@@ -30,14 +31,14 @@ MUTANTS = (
         target="rljob_operator.policies.failure.losses:_ended",
         before="pod.deleting",
         after="False",
-        tests=(TABLES,),
+        tests=(LOSSES,),
     ),
     Mutant(
         name="a silent kubelet is no witness",
         target="rljob_operator.policies.failure.losses:suspected",
         before="pod.node in observed.silent_nodes",
         after="pod.node is None",
-        tests=("tests/unit/operator/test_kubelet_leases.py::test_the_kubelets_silence_is_a_second_witness",),
+        tests=("tests/unit/operator/readers/test_kubelet_leases.py::test_the_kubelets_silence_is_a_second_witness",),
         canary=True,
     ),
     Mutant(
@@ -57,42 +58,42 @@ MUTANTS = (
         target="rljob_operator.policies.failure.mass_failure_hold:_doubted",
         before="lost.node or machine",
         after="machine",
-        tests=(f"{NODES}::test_machines_of_one_node_that_fail_in_sequence_are_one_failure",),
+        tests=(f"{HOLD}::test_machines_of_one_node_that_fail_in_sequence_are_one_failure",),
     ),
     Mutant(
         name="a loss that has its successor waits in a pause",
         target="rljob_operator.policies.failure.mass_failure_hold:evaluate",
         before="loss.doubted and loss.pod is observed.current(loss.machine)",
         after="loss.doubted",
-        tests=(f"{NODES}::test_a_successor_that_the_status_lacks_causes_no_hold",),
+        tests=(f"{HOLD}::test_a_successor_that_the_status_lacks_causes_no_hold",),
     ),
     Mutant(
         name="a loss that has its successor is none of those that fell at once",
         target="rljob_operator.policies.failure.mass_failure_hold:_many",
         before="{**_doubted(rollout, observed, before, now), **_lost(rollout, losses)}",
         after="_doubted(rollout, observed, before, now)",
-        tests=(f"{NODES}::test_a_successor_that_the_status_lacks_causes_no_hold",),
+        tests=(f"{HOLD}::test_a_successor_that_the_status_lacks_causes_no_hold",),
     ),
     Mutant(
         name="machines of one node are as many failures",
         target="rljob_operator.policies.failure.mass_failure_hold:_many",
         before="set(places.values())",
         after="places",
-        tests=(NODES,),
+        tests=(HOLD,),
     ),
     Mutant(
         name="after a pause all are replaced at once",
         target="rljob_operator.policies.failure.mass_failure_hold:evaluate",
         before="[*certain, doubtful[0]]",
         after="[*certain, *doubtful]",
-        tests=(NODES,),
+        tests=(HOLD,),
     ),
     Mutant(
         name="a wave forgets whom it has taken",
         target="rljob_operator.policies.failure.mass_failure_hold:_doubted",
         before="not current.ready and (lost := _just_now(machine, before.replacements, now)) is not None",
         after="(lost := None) is not None",
-        tests=(NODES,),
+        tests=(HOLD,),
     ),
     Mutant(
         name="a node that is not ready loses its machines at once",

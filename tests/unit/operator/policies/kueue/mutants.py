@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 RUNNERS = "tests/unit/operator/policies/kueue/test_runner_quota.py"
 IN_A_BASE = "tests/unit/operator/policies/kueue/test_runners_in_a_base.py"
+WORKLOADS = "tests/unit/operator/policies/kueue/test_workloads.py"
 QUOTA = "tests/unit/operator/policies/kueue/test_quota.py"
 
 MUTANTS = (
@@ -40,7 +41,7 @@ MUTANTS = (
         target="rljob_operator.policies.kueue.workloads:_with_requests",
         before='{**resources["limits"], **(resources.get("requests") or {})}',
         after='resources.get("requests") or {}',
-        tests=(f"{QUOTA}::test_a_pod_set_requests_what_its_pods_request",),
+        tests=(f"{WORKLOADS}::test_a_pod_set_requests_what_its_pods_request",),
     ),
     Mutant(
         name="another number of runners is no other request",

@@ -1,120 +1,22 @@
-"""Quota: what is asked of Kueue, what an admission allows, and that nothing runs outside of it."""
+"""Quota: what an admission allows, and what stalls or suspends a job that waits for one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, Role
 from rljob_operator.policies.base.condition_reason import ConditionReason
-from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
-from rljob_operator.policies.base.kueue_objects import (
-    SELECTS,
-    Flavor,
-    Kueue,
-    Priority,
-    parse_workload,
-    queue_of,
-    workload_of,
-)
-from rljob_operator.policies.base.observation import Devices, Observed, Pod
+from rljob_operator.policies.base.kueue_objects import SELECTS, Flavor, parse_workload
 from rljob_operator.policies.kueue import admission as kueue_admission
-from rljob_operator.policies.kueue import settlement, workloads
-from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
-from tests.support.examples import examples
-from tests.support.operator.environment_jobs import CALC, SHELL
-from tests.support.operator.harness import NOW, make_job
+from tests.support.operator.harness import make_job
 from tests.support.operator.plan_cluster import asynchronous
-from tests.support.operator.plan_machine import Asynchronous
-from tests.support.operator.plan_queue import BOUNDS, CONFIG, UID, ZONE, Queued, queued, running
-
-# --- what is asked ----------------------------------------------------------------------------------------------------
-
-
-def test_quota_is_requested_for_the_base_first_then_for_machines() -> None:
-    cluster = Queued(make_job(rollout=BOUNDS, trainer={"replicas": 2}))
-    cluster.settle()
-    assert list(cluster.workloads) == ["demo-base"]
-    counts = {one["name"]: one["count"] for one in cluster.workloads["demo-base"]["spec"]["podSets"]}
-    assert counts == {"coordinator": 1, "trainer": 2, "rollout": 1}
-    assert cluster.pods == {}
-    assert (cluster.status.phase, cluster.status.target) == (Phase.PENDING, None)
-    assert cluster.reason("Admitted") == cluster.reason("Suspended").replace("True", "False")
-    cluster.admit("demo-base")
-    cluster.settle()
-    assert sorted(cluster.workloads) == ["demo-base", "demo-rollout-1", "demo-rollout-2"]
-    assert sorted(cluster.pods) == ["demo-coordinator-0-1", "demo-rollout-0-1", "demo-trainer-0-1", "demo-trainer-1-1"]
-    assert cluster.reason("Admitted") == "True/PartlyAdmitted"
-
-
-def test_a_machine_above_the_minimum_is_less_urgent_than_any_base() -> None:
-    job = queued(make_job(rollout=BOUNDS))
-    kueue = Kueue("lq", priority=Priority(100, "kueue.x-k8s.io", "high"))
-    base, (surplus,) = workloads.base(job, kueue, CONFIG), workloads.surplus(job, kueue, [1], 100, CONFIG)
-    for manifest in (base, surplus):
-        assert [owner["uid"] for owner in manifest["metadata"]["ownerReferences"]] == [UID]
-        assert manifest["spec"]["queueName"] == "lq"
-    assert base["spec"]["priority"] == 100
-    assert base["spec"]["priorityClassRef"] == {
-        "group": "kueue.x-k8s.io",
-        "kind": "WorkloadPriorityClass",
-        "name": "high",
-    }
-    assert surplus["spec"]["priority"] == 100 - workloads.SURPLUS_DROP < -100_000_000
-    assert "priorityClassRef" not in surplus["spec"]
-    (lowest,) = workloads.surplus(job, kueue, [1], -2_000_000_000, CONFIG)
-    assert lowest["spec"]["priority"] == workloads.LOWEST
-
-
-def test_a_pod_set_requests_what_its_pods_request() -> None:
-    resources = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
-    template = {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "main", "resources": resources}]}}
-    job = queued(make_job(rollout={**BOUNDS, "template": template}))
-    (_, _, pods) = workloads.base(job, Kueue("lq"), CONFIG)["spec"]["podSets"]
-    spec = pods["template"]["spec"]
-    assert spec["nodeSelector"] == {"a": "b"}
-    charged = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
-    assert spec["containers"] == [{"name": "main", "resources": charged}], "limits are requests where there are none"
-    roles = tuple(Role)
-    before = workloads.asks(job, roles, CONFIG)
-    assert workloads.asks(job, roles, Config(runtime_image="another")) == before
-    more = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}}
-    assert workloads.asks(queued(make_job(rollout={**BOUNDS, "template": more})), roles, CONFIG) != before
-
-
-def test_a_label_that_is_taken_off_does_not_free_pods_from_their_quota() -> None:
-    job = make_job()
-    item = {"spec": {"queueName": "lq"}}
-    assert queue_of(queued(job), ()) == "lq"
-    assert queue_of(job, [item]) == "lq"
-    assert queue_of(job, ()) is None
-
-
-def test_a_job_stays_in_its_queue_until_it_gives_its_quota_back() -> None:
-    cluster = running()
-    cluster.queue = "other"
-    del cluster.workloads["demo-rollout-2"]
-    cluster.settle()
-    assert cluster.workloads["demo-rollout-2"]["spec"]["queueName"] == "lq"
-    cluster.evict("demo-base")
-    cluster.report(applied=99, stage="Suspended")
-    for _ in range(2):
-        cluster.settle()
-        cluster.bury()
-    cluster.settle()
-    assert {name: item["spec"]["queueName"] for name, item in cluster.workloads.items()} == {"demo-base": "other"}
-
-
-# --- what an admission allows -----------------------------------------------------------------------------------------
+from tests.support.operator.plan_queue import BOUNDS, ZONE, Queued, queued, running
 
 
 def test_kueue_takes_one_machine_which_hands_over_and_comes_back() -> None:
@@ -269,8 +171,6 @@ def test_pods_go_where_their_flavor_is_and_keep_what_their_template_says() -> No
     other = kueue_admission.placed(job, NewPod("trainer-0", Role.TRAINER, 1), manifest, base.observed())
     assert other["spec"]["nodeSelector"] == {"a": "b", **ZONE.labels}
 
-
-# --- bad cases --------------------------------------------------------------------------------------------------------
 
 UNUSED = "couldn't assign flavors to pod set rollout: insufficient unused quota for cpu in flavor a, 1 more needed"
 NEVER = (
@@ -428,42 +328,6 @@ def test_a_waiting_base_is_requested_again_when_its_nodes_change() -> None:
     assert parse_workload(older).selects == "", "of an operator that did not tell it: left alone"
 
 
-def claiming(**accelerator: str) -> RLJob:
-    """Each rollout machine claims two devices."""
-    rollout = {**BOUNDS, "acceleratorsPerMachine": 2, "tensorParallelSize": 2}
-    return queued(make_job(rollout=rollout, accelerator=accelerator))
-
-
-def test_what_the_base_claims_is_made_before_the_base_is_asked_for() -> None:
-    """Kueue counts devices by the templates of the claims."""
-    decided = plan(claiming(deviceClass="gpu"), Observed(kueue=Kueue("lq")), NOW, CONFIG)
-    (template,) = decided.children
-    assert template["kind"] == "ResourceClaimTemplate"
-    (base,) = decided.asked
-    pods = {one["name"]: one["template"]["spec"] for one in base["spec"]["podSets"]}
-    claim = {"name": "rljob-accelerators", "resourceClaimTemplateName": template["metadata"]["name"]}
-    assert pods["rollout"]["resourceClaims"] == [claim]
-    assert pods["rollout"]["containers"][0]["resources"]["claims"] == [{"name": "rljob-accelerators"}]
-    assert "resourceClaims" not in pods["trainer"]
-
-
-@pytest.mark.parametrize(
-    ("devices", "told"),
-    [(Devices(), "ClaimTemplateNotFound"), (Devices(served=False), "DeviceClaimsNotServed")],
-)
-def test_a_base_whose_claims_cannot_be_made_is_not_asked_for(devices: Devices, told: str) -> None:
-    job, seen = claiming(claimTemplate="gpus"), Observed(devices=devices, kueue=Kueue("lq"))
-    decided = plan(job, seen, NOW, CONFIG)
-    assert (decided.asked, decided.creations) == ((), ())
-    assert decided.status is not None
-    stalled = decided.status.condition("Stalled")
-    assert stalled is not None
-    assert stalled.reason == told
-    assert decided.again_seconds == LOOK_AGAIN_SECONDS, "no event tells when it is there"
-    there = replace(seen, devices=Devices(templates=frozenset({"gpus"})))
-    assert [one["metadata"]["name"] for one in plan(job, there, NOW, CONFIG).asked] == ["demo-base"]
-
-
 def test_other_resources_in_the_template_are_requested_again() -> None:
     cluster = running()
     more = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}}
@@ -479,122 +343,3 @@ def test_other_resources_in_the_template_are_requested_again() -> None:
     assert list(cluster.workloads) == ["demo-base"]
     assert cluster.parsed("demo-base").asks != old
     assert not cluster.parsed("demo-base").reserved
-
-
-def test_a_job_without_a_queue_makes_no_workload() -> None:
-    job, seen = make_job(), Observed()
-    assert kueue_admission.hold(job, seen, CONFIG) is None
-    assert kueue_admission.admission_condition(job, seen, 3) is None
-    assert settlement.asked(job, seen, 3, CONFIG) == ()
-    assert settlement.settled(job, seen, 3, NOW, CONFIG) == ()
-
-
-# --- in any order -----------------------------------------------------------------------------------------------------
-
-
-class QueuedMachine(Asynchronous):
-    """The same job on quota: Kueue admits and evicts what it likes, in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cluster: Queued = Queued(self.cluster.job)
-
-    def _one(self, number: int, reserved: bool) -> str | None:
-        names = [name for name in self.cluster.workloads if self.cluster.parsed(name).reserved is reserved]
-        return names[number % len(names)] if names else None
-
-    @rule(number=st.integers(0, 5))
-    def kueue_admits(self, number: int) -> None:
-        name = self._one(number, reserved=False)
-        if name is not None and not self.cluster.parsed(name).holds("Finished"):
-            self.cluster.admit(name)
-
-    @rule(number=st.integers(0, 5))
-    def kueue_evicts(self, number: int) -> None:
-        name = self._one(number, reserved=True)
-        if name is not None:
-            self.cluster.evict(name)
-
-    @rule()
-    def the_flavor_is_made_again_or_deleted(self) -> None:
-        self.cluster.flavors = {} if self.cluster.flavors else {"zone-1": ZONE}
-
-    @invariant()
-    def no_pod_runs_outside_of_its_quota(self) -> None:
-        """A pod that may run, or has not gone, stands for quota that is held; and never are there more than fit."""
-        kueue = self.cluster.observed().kueue
-        assert kueue is not None
-        pods: dict[str, list[Pod]] = {}
-        judged = self.cluster.observed().with_condemned(self.cluster.status)
-        for pod in judged.pods:
-            if pod.occupies:
-                found = workload_of(self.cluster.job.name, pod.machine, kueue)
-                assert found is not None, f"{pod.name} makes no request"
-                assert found.reserved, f"{pod.name} runs for {found.name}, which holds no quota"
-                pods.setdefault(found.name, []).append(pod)
-        for name, some in pods.items():
-            one = kueue.workloads[name]
-            live = {pod.machine for pod in some if pod.live and not pod.deleting}
-            for pod_set in one.counts:
-                members = {machine for machine in live if machine.startswith(f"{pod_set}-")}
-                target = set(self.cluster.machines()) if self.cluster.status.target else set()
-                wanted = members & target if pod_set == "rollout" else members
-                assert len(wanted) <= one.slots(pod_set), f"{sorted(wanted)} for {name}"
-
-    @invariant()
-    def every_workload_is_the_jobs_and_named_for_what_it_is(self) -> None:
-        names = {"demo-base", *(f"demo-rollout-{index}" for index in range(9))}
-        for name, item in self.cluster.workloads.items():
-            assert name in names
-            assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [UID]
-
-
-QueuedMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
-TestQueuedPlan = QueuedMachine.TestCase
-
-
-class QueuedWithEnvironments(QueuedMachine):
-    """The same with runners, whose controller is late: it may still create pods that are not wanted any more."""
-
-    job = staticmethod(partial(asynchronous, environments=[CALC, SHELL]))
-
-    @initialize()
-    def it_is_at_work(self) -> None:
-        """Few random steps lead there, and what quota covers begins there."""
-        self.cluster.settle()
-        self.cluster.admit_all()
-        self.cluster.settle()
-        self.cluster.start_all()
-
-    @rule(answers=st.booleans())
-    def the_base_is_evicted(self, answers: bool) -> None:
-        """The coordinator saves its state, or there is none."""
-        if "demo-base" not in self.cluster.workloads:
-            return
-        self.cluster.evict("demo-base")
-        self.cluster.settle()
-        if answers:
-            target = self.cluster.status.target
-            self._report(applied=target.revision if target is not None else None, stage="Suspended")
-            self.cluster.settle()
-            self.cluster.bury()
-
-    @rule()
-    def the_controller_catches_up(self) -> None:
-        self.cluster.run_runners()
-
-    @rule(name=st.sampled_from(["calc", "shell"]))
-    def the_controller_creates_pods_for_an_earlier_number(self, name: str) -> None:
-        one = self.cluster.runners.get(name)
-        if one is not None and not one.current:
-            self.cluster.runners[name] = replace(one, pods=2)
-
-    @invariant()
-    def no_runner_runs_outside_of_its_quota(self) -> None:
-        base = self.cluster.workloads.get("demo-base")
-        if base is None or not parse_workload(base).reserved:
-            assert {name: one.pods for name, one in self.cluster.runners.items() if one.pods} == {}
-
-
-QueuedWithEnvironments.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
-TestQueuedPlanWithEnvironments = QueuedWithEnvironments.TestCase

@@ -3,9 +3,9 @@
 from hack.mutants import Mutant
 
 ADMISSION = "tests/unit/operator/policies/lifecycle/test_admission.py"
-DRAIN = "tests/unit/operator/policies/lifecycle/test_drain.py"
+EVICTION = "tests/unit/operator/policies/lifecycle/test_eviction.py"
 PLAN = "tests/unit/operator/policies/test_plan.py"
-TABLES = "tests/unit/operator/policies/test_tables.py"
+DRAIN = "tests/unit/operator/policies/lifecycle/test_drain.py"
 
 MUTANTS = (
     Mutant(
@@ -17,7 +17,7 @@ MUTANTS = (
             ADMISSION,
             f"{PLAN}::test_a_refused_edit_is_told_and_nothing_else_changes",
             f"{PLAN}::test_a_pod_lost_during_a_refused_edit_is_replaced",
-            "tests/unit/api/test_last_accepted.py",
+            "tests/unit/api/admission/test_last_accepted.py",
         ),
     ),
     Mutant(
@@ -25,27 +25,27 @@ MUTANTS = (
         target="rljob_operator.policies.lifecycle.drain:drained_machines",
         before="(machine for machine in leaving if machine in drained or machine not in working)",
         after="leaving",
-        tests=(TABLES,),
+        tests=(DRAIN,),
     ),
     Mutant(
         name="a suspension does not wait for the coordinator that could save",
         target="rljob_operator.policies.lifecycle.drain:may_suspend",
         before="not _listening(observed) and not (_coming(observed) and _unsaved(observed, status))",
         after="not _listening(observed)",
-        tests=(f"{TABLES}::test_when_a_suspended_jobs_pods_may_go",),
+        tests=(f"{DRAIN}::test_when_a_suspended_jobs_pods_may_go",),
     ),
     Mutant(
         name="a machine on a dead node is waited for",
         target="rljob_operator.policies.lifecycle.eviction:_may",
         before="pod.deletion is not None and now < pod.deletion and (node is None or node.ready)",
         after="pod.deletion is not None and now < pod.deletion",
-        tests=(DRAIN,),
+        tests=(EVICTION,),
     ),
     Mutant(
         name="the trainer's next pod comes before the state is saved",
         target="rljob_operator.policies.lifecycle.eviction:hands_over",
         before="spec.checkpoint.survives_pods",
         after="False",
-        tests=(DRAIN,),
+        tests=(EVICTION,),
     ),
 )

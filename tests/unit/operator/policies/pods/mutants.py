@@ -6,12 +6,12 @@ CAPACITY = "tests/unit/operator/policies/pods/test_capacity.py"
 DEVICES = "tests/unit/operator/policies/pods/test_devices.py"
 RAY_HEAD = "tests/unit/operator/policies/pods/test_ray_head.py"
 PLAN = "tests/unit/operator/policies/test_plan.py"
-TABLES = "tests/unit/operator/policies/test_tables.py"
+RELAY_MEMBERSHIP = "tests/unit/operator/policies/pods/test_relay_membership.py"
 ENVIRONMENTS = "tests/unit/operator/policies/pods/test_environments.py"
 GATEWAY = "tests/unit/operator/policies/pods/test_gateway_container.py"
 EGRESS = "tests/unit/operator/policies/pods/test_egress.py"
 PROXY = "tests/unit/operator/policies/pods/test_egress_proxy.py"
-RUNNERS = "tests/unit/operator/policies/test_runners.py"
+RUNNERS = "tests/unit/operator/policies/base/test_runners.py"
 
 MUTANTS = (
     Mutant(
@@ -150,7 +150,7 @@ MUTANTS = (
         target="rljob_operator.policies.pods.pod_set:members",
         before="pod.deleting or pod.uid in shut_down or None",
         after="pod.deleting or None",
-        tests=("tests/unit/operator/policies/lifecycle/test_drain.py",),
+        tests=("tests/unit/operator/policies/lifecycle/test_eviction.py",),
     ),
     Mutant(
         name="what waits for a refused coordinator keeps its place",
@@ -196,14 +196,14 @@ MUTANTS = (
         target="rljob_operator.policies.pods.relay_membership:_joined",
         before="wished if detours[wished] == least else last",
         after="wished",
-        tests=(TABLES,),
+        tests=(RELAY_MEMBERSHIP,),
     ),
     Mutant(
         name="a new chain keeps the old epoch",
         target="rljob_operator.policies.pods.relay_membership:next_topology",
         before="epoch=floor + 1",
         after="epoch=floor",
-        tests=(TABLES,),
+        tests=(RELAY_MEMBERSHIP,),
     ),
     Mutant(
         name="a chain is whole that the coordinator has closed over a gap",

@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+MARGINAL_GAIN = "tests/unit/operator/policies/scaling/test_marginal_gain.py"
 AUTOSCALER = "tests/unit/operator/policies/scaling/test_autoscaler.py"
 RUNNER_POOLS = "tests/unit/operator/policies/scaling/test_runner_pools.py"
 PARALLELISM_PLANNER = "tests/unit/operator/policies/scaling/test_parallelism_planner.py"
@@ -54,7 +55,7 @@ MUTANTS = (
         target="rljob_operator.policies.scaling.autoscaler:_by_shares",
         before="step == 0 or step != -memory.direction",
         after="True",
-        tests=(AUTOSCALER,),
+        tests=(MARGINAL_GAIN,),
     ),
     Mutant(
         name="the number of machines is not bounded",
@@ -94,21 +95,21 @@ MUTANTS = (
         target="rljob_operator.policies.scaling.marginal_gain:measure",
         before="machines - 1 + trainer",
         after="machines + trainer",
-        tests=(f"{AUTOSCALER}::test_what_machines_bring",),
+        tests=(f"{MARGINAL_GAIN}::test_what_machines_bring",),
     ),
     Mutant(
         name="a trainer that stands still costs nothing",
         target="rljob_operator.policies.scaling.marginal_gain:measure",
         before="machines + trainer",
         after="machines",
-        tests=(f"{AUTOSCALER}::test_what_machines_bring",),
+        tests=(f"{MARGINAL_GAIN}::test_what_machines_bring",),
     ),
     Mutant(
         name="one machine more is wanted whatever it brings",
         target="rljob_operator.policies.scaling.marginal_gain:choose_step",
         before="another >= WORTH",
         after="another > 0",
-        tests=(f"{AUTOSCALER}::test_a_machine_is_worth_what_it_brings_of_its_share",),
+        tests=(f"{MARGINAL_GAIN}::test_a_machine_is_worth_what_it_brings_of_its_share",),
     ),
     Mutant(
         name="one kind of round teaches the other",

@@ -3,9 +3,9 @@
 from hack.mutants import Mutant
 
 PLAN = "tests/unit/operator/policies/test_plan.py"
-TABLES = "tests/unit/operator/policies/test_tables.py"
+CONDITIONS = "tests/unit/operator/policies/status/test_conditions.py"
 SEALS = "tests/unit/operator/test_seals.py"
-RUNNERS = "tests/unit/operator/policies/test_runners.py"
+RUNNERS = "tests/unit/operator/policies/base/test_runners.py"
 
 MUTANTS = (
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = (
             "tests/unit/operator/policies/lifecycle/test_admission.py",
             f"{PLAN}::test_a_refused_edit_is_told_and_nothing_else_changes",
             f"{PLAN}::test_a_pod_lost_during_a_refused_edit_is_replaced",
-            "tests/unit/api/test_last_accepted.py",
+            "tests/unit/api/admission/test_last_accepted.py",
         ),
     ),
     Mutant(
@@ -32,14 +32,14 @@ MUTANTS = (
         target="rljob_operator.policies.status.conditions:Facts.ready",
         before="self.obstacle or missing",
         after="missing",
-        tests=(TABLES,),
+        tests=(CONDITIONS,),
     ),
     Mutant(
         name="a missing sandbox is no reason to stall",
         target="rljob_operator.policies.status.conditions:Facts.obstacle",
         before="self.stall or self.halted",
         after="self.stall",
-        tests=(f"{TABLES}::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
+        tests=(f"{CONDITIONS}::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
     ),
     Mutant(
         name="a digest depends on how the server spells a number",
@@ -94,6 +94,8 @@ MUTANTS = (
         target="rljob_operator.policies.status.stalled:_runners",
         before="one.broken is not None",
         after="one.broken is not None and one.overdue is not None",
-        tests=("tests/unit/operator/policies/test_runner_start.py::test_a_job_is_stalled_as_soon_as_it_is_known_why",),
+        tests=(
+            "tests/unit/operator/policies/base/test_runner_start.py::test_a_job_is_stalled_as_soon_as_it_is_known_why",
+        ),
     ),
 )

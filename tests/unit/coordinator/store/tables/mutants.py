@@ -1,17 +1,134 @@
-"""Mutants of the store's episodes."""
+"""Mutants of rljob_runtime.coordinator.store.tables."""
 
 from hack.mutants import Mutant
 
-TURNS = "tests/unit/coordinator/store/test_turns.py"
+PLAN_NEXT_ROUND = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
+KEPT_SAMPLES = "tests/unit/coordinator/store/tables/test_kept_samples.py"
+ON_POLICY_STORE = "tests/unit/coordinator/store/test_on_policy_store.py"
+EVALUATION_SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
+TURNS = "tests/unit/coordinator/store/tables/test_turns.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
-KEPT = "tests/unit/coordinator/store/test_kept_episodes.py"
-HISTORIES = "tests/unit/coordinator/store/test_turn_histories.py"
+KEPT = "tests/unit/coordinator/store/tables/test_kept_episodes.py"
 TABLE = "rljob_runtime.coordinator.store.tables.turns"
 ATTEMPTS = "rljob_runtime.coordinator.store.tables.attempts"
-DIGESTS = "rljob_runtime.coordinator.store.trained_digests"
-TRAINED = "tests/unit/coordinator/store/test_trained_digests.py"
 
 MUTANTS = (
+    Mutant(
+        name="a history of requests has no bound",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
+        before="bodies and left < 0",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/store/tables/test_turns.py::test_a_history_has_the_newest_turns_that_are_not_too_long_together",
+        ),
+    ),
+    Mutant(
+        name="all calls are read before they are too long",
+        target="rljob_runtime.coordinator.store.tables.tool_calls:ToolCalls.of",
+        before="left < 0",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_of_too_many_bytes_to_hand_over_ends_and_says_so",
+        ),
+    ),
+    Mutant(
+        name="the newest turn is the first",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
+        before="turns[-1:] if newest else turns",
+        after="turns[:1] if newest else turns",
+        tests=("tests/unit/coordinator/store/tables/test_turns.py::test_the_newest_turn_is_the_last_of_the_history",),
+    ),
+    Mutant(
+        name="a coordinator forgets what switches cost",
+        target="rljob_runtime.coordinator.store.tables.rounds:Rounds.close",
+        before="measured.items()",
+        after="()",
+        tests=(
+            f"{ON_POLICY_STORE}::test_costs_of_switches_are_those_of_the_newest_boundary",
+            "tests/unit/coordinator/on_policy/test_switcher.py::test_a_restarted_coordinator_knows_what_switches_cost",
+        ),
+    ),
+    Mutant(
+        name="a failed sample does not say why",
+        target="rljob_runtime.coordinator.store.tables.kept_samples:KeptSamples._keep_early",
+        before="failed.in_a_line()",
+        after="None",
+        tests=(
+            "tests/unit/coordinator/store/tables/test_kept_samples.py::test_a_failed_sample_names_its_cause_in_a_line",
+        ),
+    ),
+    Mutant(
+        name="groups that end early fill the store",
+        target="rljob_runtime.coordinator.store.tables.kept_samples:KeptSamples._keep_early",
+        before="self.rules.per_round is None or counts[sample.outcome] < self.rules.per_round",
+        after="True",
+        tests=(f"{KEPT_SAMPLES}::test_many_groups_that_end_early_take_bounded_space",),
+    ),
+    Mutant(
+        name="prompts that lost are not queued",
+        target="rljob_runtime.coordinator.store.tables.boundaries:insert_boundary",
+        before="json.dumps([str(prompt) for prompt in boundary.queue])",
+        after='"[]"',
+        tests=(
+            "tests/unit/scheduling/test_tail_batching.py::test_short_rounds_race_and_long_rounds_finish_what_lost",
+            ON_POLICY_STORE,
+        ),
+    ),
+    Mutant(
+        name="a round that was decided is decided again",
+        target="rljob_runtime.coordinator.store.tables.rounds:Rounds.under_way",
+        before="OpenRound(plan, cursor_of(*cursor), {}, {}, {}, assigned, SelectedPlan.from_json(chosen), layout)",
+        after="OpenRound(plan, cursor_of(*cursor), {}, {}, {}, assigned, layout=layout)",
+        tests=(f"{PLAN_NEXT_ROUND}::test_another_coordinator_plays_the_round_as_it_was_decided",),
+    ),
+    Mutant(
+        name="a queued prompt's attempts begin at zero",
+        target="rljob_runtime.coordinator.store.tables.trajectories:Trajectories.draw",
+        before="attempts.get(key, 0)",
+        after="0",
+        tests=(ON_POLICY_STORE,),
+    ),
+    Mutant(
+        name="the versions of all pruned rounds are looked through",
+        target="rljob_runtime.coordinator.store.tables.versions:WeightVersions.used",
+        before="SELECT MIN(version) FROM versions INDEXED BY versions_by_step",
+        after="SELECT MIN(version) FROM versions",
+        text=True,
+        tests=("tests/unit/coordinator/store/test_long_job.py",),
+    ),
+    Mutant(
+        name="a response whose reward failed is no sample",
+        target="rljob_runtime.coordinator.store.tables.trajectories:Trajectories.restart",
+        before="self._kept_samples.keep_failed(step, key.prompt, key.sample, Failed(cause, reason))",
+        after="",
+        tests=(f"{KEPT_SAMPLES}::test_each_response_has_its_outcome_reason_and_scores",),
+    ),
+    Mutant(
+        name="an evaluation keeps samples of other prompts each time",
+        target="rljob_runtime.coordinator.store.tables.kept_evaluations:KeptEvaluations.choose",
+        before='f"{rules.seed}/{name}"',
+        after='f"{rules.seed}/{step}"',
+        tests=(f"{EVALUATION_SAMPLES}::test_best_worst_and_the_same_prompts_each_time_are_kept",),
+    ),
+    Mutant(
+        name="a round may train on prompts of an evaluation",
+        target="rljob_runtime.coordinator.store.tables.rounds:Rounds._draw",
+        before="training_columns_of",
+        after="columns_of",
+        tests=(f"{ON_POLICY_STORE}::test_a_round_with_an_evaluation_prompt_is_refused_and_not_stored",),
+    ),
+    Mutant(
+        name="a reward of an attempt that failed is not counted",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.without_right_to_reward",
+        before="row[0] in (None, EndState.ABORTED.value)",
+        after="row[0] is None",
+        tests=(
+            (
+                "tests/unit/coordinator/episodes/test_metrics.py"
+                "::test_a_failure_of_ours_with_a_reward_is_counted_by_the_store"
+            ),
+        ),
+    ),
     Mutant(
         name="a node that is committed again with other tokens passes",
         target=f"{TABLE}:Turns.commit",
@@ -90,27 +207,6 @@ MUTANTS = (
         tests=(f"{TURNS}::test_an_attempt_without_a_good_end_is_not_tied",),
     ),
     Mutant(
-        name="a digest of what was trained on leaves out what was given",
-        target=f"{DIGESTS}:_sampled",
-        before="context.extended(span.given)",
-        after="context",
-        tests=(f"{TRAINED}::test_a_group_has_the_digests_of_its_trees",),
-    ),
-    Mutant(
-        name="the last copy of a response that is trained on twice counts",
-        target=f"{DIGESTS}:trained_digests",
-        before="sampled[scored.response.key] += _sampled(prompt, scored.response)",
-        after="sampled[scored.response.key] = list(_sampled(prompt, scored.response))",
-        tests=(f"{TRAINED}::test_a_response_that_is_trained_on_twice_has_another_digest",),
-    ),
-    Mutant(
-        name="a digest of what was trained on takes each sequence for the first one",
-        target=f"{DIGESTS}:_sampled",
-        before="context = prompt",
-        after="context, start = prompt, 0",
-        tests=(f"{TRAINED}::test_a_group_has_the_digests_of_its_trees",),
-    ),
-    Mutant(
         name="a new store gives the numbers of the one that was lost",
         target=f"{ATTEMPTS}:begin_numbers",
         before="term > 1",
@@ -142,26 +238,12 @@ MUTANTS = (
         tests=(f"{TURNS}::test_attempts_go_with_their_prompts",),
     ),
     Mutant(
-        name="attempts of evaluations stay for ever",
-        target="rljob_runtime.coordinator.store.pruning:prune",
-        before="attempts.prune_evaluations(db, first)",
-        after="pass",
-        tests=(f"{TURNS}::test_attempts_of_evaluations_go_with_the_boundary_of_their_weights",),
-    ),
-    Mutant(
         name="an open evaluation loses its attempts",
         target=f"{ATTEMPTS}:prune_evaluations",
         before=" AND (former OR state IS NOT NULL)",
         after="",
         text=True,
         tests=(f"{TURNS}::test_an_open_evaluation_keeps_its_attempts",),
-    ),
-    Mutant(
-        name="an evaluation under other settings goes on with its attempts",
-        target="rljob_runtime.coordinator.store.evaluations:Evaluations.open",
-        before="attempts.set_aside_evaluation(self._db, step, name)",
-        after="pass",
-        tests=(f"{TURNS}::test_an_evaluation_that_is_not_continued_has_no_attempts",),
     ),
     Mutant(
         name="a runner names sources for the store",

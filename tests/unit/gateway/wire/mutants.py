@@ -1,0 +1,79 @@
+"""Mutants of rljob_runtime.gateway.wire."""
+
+from hack.mutants import Mutant
+
+GATEWAY = "tests/unit/gateway/test_gateway.py"
+ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
+REQUESTS = "tests/unit/gateway/wire/test_requests.py"
+
+MUTANTS = (
+    Mutant(
+        name="several answers are one",
+        target="rljob_runtime.gateway.wire.fields:refuse_several",
+        before="isinstance(n, bool) or n != 1",
+        after="isinstance(n, bool)",
+        tests=(f"{REQUESTS}::test_a_chat_request_that_cannot_be_served_is_refused",),
+    ),
+    Mutant(
+        name="a runner leases episodes of every environment",
+        target="rljob_runtime.gateway.wire.runner_requests:parse_lease",
+        before='given.get("environment") not in (None, environment)',
+        after="False",
+        tests=(f"{ENVIRONMENTS}::test_a_runner_leases_no_episode_of_another_environment",),
+    ),
+    Mutant(
+        name="a reward may be infinite",
+        target="rljob_runtime.gateway.wire.runner_requests:_number",
+        before="math.isfinite(number)",
+        after="True",
+        tests=(f"{ENVIRONMENTS}::test_a_reward_is_finite",),
+    ),
+    Mutant(
+        name="a call with arguments of any depth is one",
+        target="rljob_runtime.gateway.wire.fields:parse_object",
+        before="not is_deep(found)",
+        after="True",
+        tests=(f"{GATEWAY}::test_a_deeply_nested_call_is_text_and_the_conversation_continues",),
+    ),
+    Mutant(
+        name="a body has any number of texts",
+        target="rljob_runtime.gateway.wire.fields:parse_body",
+        before="(body.count(b'\"') - body.count(b'\\\\\"')) // 2 > most_texts",
+        after="False",
+        tests=(f"{REQUESTS}::test_a_body_of_more_texts_than_any_conversation_has_is_refused_unread",),
+    ),
+    Mutant(
+        name="a heartbeat has as many texts as a conversation",
+        target="rljob_runtime.gateway.wire.runner_requests:parse_heartbeat",
+        before="parse_body(body, MOST_TEXTS)",
+        after="parse_body(body)",
+        tests=(
+            "tests/unit/gateway/test_environment_routes.py"
+            "::test_a_heartbeat_of_the_most_episodes_is_read_and_more_texts_are_not",
+        ),
+    ),
+    Mutant(
+        name="a number beyond all numbers is carried on",
+        target="rljob_runtime.gateway.wire.fields:canonical",
+        before="allow_nan=False",
+        after="",
+        tests=(f"{REQUESTS}::test_a_body_that_is_no_object_is_refused", "tests/unit/gateway/text/test_tool_calls.py"),
+    ),
+    Mutant(
+        name="a harness states any limit",
+        target="rljob_runtime.gateway.wire.runner_requests:_one_of",
+        before="value not in allowed",
+        after="False",
+        tests=(
+            "tests/unit/gateway/test_environment_routes.py"
+            "::test_a_limit_that_no_harness_states_is_refused_with_those_that_may_be",
+        ),
+    ),
+    Mutant(
+        name="a runner states a failure of the gateway",
+        target="rljob_runtime.gateway.wire.runner_requests:parse_done",
+        before="RUNNERS_PARTS",
+        after="(*RUNNERS_PARTS, type(RUNNERS_PARTS[0]).GATEWAY)",
+        tests=(f"{ENVIRONMENTS}::test_no_runner_states_a_failure_of_the_gateway",),
+    ),
+)
