@@ -53,18 +53,18 @@ class Resumptions:
         ]
         await self._journal.written(lambda store: store.turns.lease(rows))
 
-    def lose(self, attempt: Attempt, heard: float, cause: AbortCause, counts: bool = True) -> bool:
-        """Let the next runner go on with an attempt whose runner was heard last at that time; False if it must end.
+    def lose(self, attempt: Attempt, last_contact: float, cause: AbortCause, counts: bool = True) -> bool:
+        """Let the next runner go on with an attempt whose runner is lost; False if it must end.
 
-        `cause`: of its end, if the next runner cannot bring it to where it was. `counts`: its runner was lost, and not
-        its engine."""
+        `last_contact`: of that runner. `cause`: of its end, if the next runner cannot bring it to where it was.
+        `counts`: its runner was lost, and not its engine."""
         deadline = attempt.episode.deadline
         # A program that runs again has all of its time again.
-        left = float("inf") if deadline is None or attempt.reruns else deadline - heard
+        left = float("inf") if deadline is None or attempt.reruns else deadline - last_contact
         if not may_resume(LostRunner(attempt.calls.recovery, attempt.journals, attempt.id.resumption, left)):
             return False
         self._totals.resumed += counts
-        attempt.hand_over(heard, cause)
+        attempt.hand_over(last_contact, cause)
         return True
 
     async def resume(self, attempt: Attempt) -> Resume | None:

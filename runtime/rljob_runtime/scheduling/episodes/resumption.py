@@ -36,8 +36,8 @@ class Recovery(StrEnum):
 class LostRunner:
     """An attempt whose runner is silent, or handed it back.
 
-    `journals`: whether that runner goes on with attempts of others, and others with its own. `seconds_left`: from the
-    moment at which it was heard last to the attempt's deadline.
+    `journals`: whether that runner goes on with attempts of others, and others with its own. `seconds_left`: from
+    its last contact to the attempt's deadline.
     """
 
     recovery: Recovery | None
