@@ -11,8 +11,8 @@ import pytest
 from rljob_api.status import RoundReport
 from rljob_bench.async_systems.asynchronous import Job, Policy
 from rljob_bench.async_systems.groups import Prompts
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.outcome import Outcome
-from rljob_bench.async_systems.rig import Rig
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.simulator.core.events import Event, Reported
@@ -60,7 +60,7 @@ class Tailed:
 
 
 def modelled(job: int, step: float, capacity: float | None, repack: bool, rounds: int) -> Outcome:
-    rig = Rig(
+    hardware = Hardware(
         MACHINES,
         ENGINE.law,
         ENGINE.kv_tokens,
@@ -73,7 +73,7 @@ def modelled(job: int, step: float, capacity: float | None, repack: bool, rounds
     )
     rules = RepackRules(0.99, 64) if repack else None
     policy = Policy(capacity, repack=rules, interval=REPACK_SECONDS, move_seconds=MOVE_SECONDS)
-    return Job(rig, Prompts(Tailed(job), PROMPTS, RESPONSES, 500, 1000), policy).play(
+    return Job(hardware, Prompts(Tailed(job), PROMPTS, RESPONSES, 500, 1000), policy).play(
         WARM_UP, rounds - WARM_UP - COOL_DOWN
     )
 

@@ -43,7 +43,7 @@ class Watch:
             self._releases += released
             self._moved += len(requests)
             squares = sum(one.context_tokens**2 for one in requests)
-            law = self._rollouts.rig.law
+            law = self._rollouts.hardware.law
             self._recomputing += law.prefill(sum(one.context_tokens for one in requests), squares)
 
     def outcome(self, begin: float, updates: Sequence[Update]) -> Outcome:

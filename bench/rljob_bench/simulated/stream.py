@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_bench.lib.experiment import PLAIN, TAIL, Experiment, Technique, cluster_of, run, speedup
 from rljob_bench.lib.result import settings_of
 from rljob_bench.lib.settings import settings_for, small
-from rljob_bench.lib.trial import PLAIN, TAIL, Experiment, Technique, cluster_of, run, speedup
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.perf_model.profile import Profile
@@ -63,8 +63,8 @@ def stream(*, quick: bool, seed: int, traces: Path | None = None, profile: Profi
             compared = Compared.of(setting, technique, rounds, seed)
             ablations = {} if setting in plan.settings else ablated(setting, compared.loaned.technique, rounds, seed)
             figures += compared.figures(setting, ablations)
-            trials = (*compared.trials, *ablations.values())
-            rows += [{"setting": setting.name, **trial.row()} for trial in trials]
+            experiments = (*compared.experiments, *ablations.values())
+            rows += [{"setting": setting.name, **experiment.row()} for experiment in experiments]
     return {
         "bench": "stream",
         "seed": seed,
@@ -134,7 +134,7 @@ class Compared:
         return cls(*(run(setting, each, rounds, seed, colocated=False) for each in (technique, beside, loaned)))
 
     @property
-    def trials(self) -> tuple[Experiment, Experiment, Experiment]:
+    def experiments(self) -> tuple[Experiment, Experiment, Experiment]:
         """All of them."""
         return self.after, self.beside, self.loaned
 
@@ -145,8 +145,8 @@ class Compared:
         alone, shared = (self.after.seconds() / overlapped(setting, self.after, loaned=each) for each in (False, True))
         yield figure(name, speedup(self.after, self.beside), goal, anchor, alone)
         yield figure(f"{name}.loaned", speedup(self.after, self.loaned), goal, anchor, shared)
-        for label, trial in ablations.items():
-            yield figure(f"{name}.loaned.{label}", speedup(self.after, trial), limit=shared)
+        for label, experiment in ablations.items():
+            yield figure(f"{name}.loaned.{label}", speedup(self.after, experiment), limit=shared)
 
 
 def overlapped(setting: Setting, after: Experiment, *, loaned: bool) -> float:

@@ -80,7 +80,7 @@ class Job:
 
 
 @dataclass
-class Trial:
+class PlanExperiment:
     """What came of it: seconds of each round, the plans, and predicted seconds where something was predicted."""
 
     seconds: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Trial:
         return sum(self.seconds)
 
 
-def play(job: Job, choices: CandidatePlans) -> Trial:
+def play(job: Job, choices: CandidatePlans) -> PlanExperiment:
     """All rounds of the job."""
     return _Play(job, choices).to_the_end()
 
@@ -108,13 +108,13 @@ class _Play:
         self._queue: list[PromptKey] = []
         self._attempts: dict[PromptKey, int] = {}
         self._cursor = self._fresh()
-        self.trial = Trial()
+        self.experiment = PlanExperiment()
 
-    def to_the_end(self) -> Trial:
+    def to_the_end(self) -> PlanExperiment:
         plan = self._choices.reference
         for step in range(1, self._job.rounds + 1):
             plan = self._play_round(step, plan)
-        return self.trial
+        return self.experiment
 
     def _fresh(self) -> Iterator[PromptKey]:
         index = 0
@@ -136,11 +136,11 @@ class _Play:
         self._queue = [*self._queue[len(queued) :], *(keys[lost] for lost in went.lost)]
         self._remember(step, keys, asked, went, queued)
         prediction = decision.prediction if decision is not None else None
-        self.trial.plans.append(plan)
-        self.trial.seconds.append(job.costs.round(went, plan.stream))
-        self.trial.predicted.append(prediction.of(opening.shape.kind, opening.queued) if prediction else None)
+        self.experiment.plans.append(plan)
+        self.experiment.seconds.append(job.costs.round(went, plan.stream))
+        self.experiment.predicted.append(prediction.of(opening.shape.kind, opening.queued) if prediction else None)
         explained = prediction.explained(opening.shape.kind, opening.queued) if prediction else None
-        self._believed.append((step, self.trial.seconds[-1], explained))
+        self._believed.append((step, self.experiment.seconds[-1], explained))
         if opening.shape.kind is RoundKind.PLAIN:
             self._whole.append(step)
         return plan
@@ -185,7 +185,7 @@ class _Play:
         self._past.append(PastRound(step, prompts, frozenset(queued)))
 
 
-def against(job: Job, choices: CandidatePlans) -> tuple[Trial, Trial]:
+def against(job: Job, choices: CandidatePlans) -> tuple[PlanExperiment, PlanExperiment]:
     """Return the job with these choices, and with their reference plan alone."""
     return play(job, choices), play(job, replace(choices, plans=choices.plans[:1]))
 

@@ -111,21 +111,21 @@ MUTANTS = (
     ),
     Mutant(
         name="a job is not charged for its long rounds",
-        target="rljob_bench.lib.trial:Experiment.seconds",
+        target="rljob_bench.lib.experiment:Experiment.seconds",
         before="(report.seconds or 0.0 for report in self.reports)",
         after="(report.seconds or 0.0 for report in self.reports[:4])",
         tests=(f"{BENCHMARKS}::test_a_job_pays_for_every_round_and_for_the_reward_stage_of_each",),
     ),
     Mutant(
         name="a reward stage costs nothing",
-        target="rljob_bench.lib.trial:Experiment.prompt_seconds",
+        target="rljob_bench.lib.experiment:Experiment.prompt_seconds",
         before="self.seconds(reward_stage)",
         after="self.seconds()",
         tests=(f"{BENCHMARKS}::test_speed_is_prompts_over_seconds",),
     ),
     Mutant(
         name="of a plain job's first rounds all of its seconds are told",
-        target="rljob_bench.lib.trial:Experiment.first",
+        target="rljob_bench.lib.experiment:Experiment.first",
         before="reports=self.reports[:rounds]",
         after="",
         tests=(f"{BENCHMARKS}::test_the_first_rounds_of_a_plain_job_are_a_shorter_job",),
@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what passes between rounds is not charged",
-        target="rljob_bench.rollpacker_real:RealTrial.seconds",
+        target="rljob_bench.rollpacker_real:RollPackerExperiment.seconds",
         before="self.closed[-1] - self.closed[0] + (self.reports[0].seconds or 0.0)",
         after="sum(report.seconds or 0.0 for report in self.reports)",
         tests=(f"{ROLLPACKER_REAL}::test_jobs_are_charged_whole_and_predictions_by_round",),

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from rljob_api.status import RoundKind
-from rljob_bench.lib.result import settings_of
-from rljob_bench.lib.settings import measured, settings_for, trace_settings
-from rljob_bench.lib.trial import (
+from rljob_bench.lib.experiment import (
     AUTO,
     PLAIN,
     TAIL,
@@ -24,6 +22,8 @@ from rljob_bench.lib.trial import (
     scenario_of,
     speedup,
 )
+from rljob_bench.lib.result import settings_of
+from rljob_bench.lib.settings import measured, settings_for, trace_settings
 from rljob_bench.simulated import planner
 from rljob_bench.simulated import rollpacker as benchmark
 from rljob_bench.simulated.rollpacker import STREAM, WHOLE, rollpacker
@@ -74,23 +74,23 @@ def test_all_jobs_of_a_setting_train_on_the_same_prompts_each_once() -> None:
 
 
 def test_a_job_pays_for_every_round_and_for_the_reward_stage_of_each() -> None:
-    trial = run(SMALL, TAIL, ROUNDS, 1, colocated=False)
-    kinds = [report.kind for report in trial.reports]
+    experiment = run(SMALL, TAIL, ROUNDS, 1, colocated=False)
+    kinds = [report.kind for report in experiment.reports]
     assert kinds.count(RoundKind.SHORT) == 4
     assert kinds.count(RoundKind.LONG) == 1
-    of_rounds = [report.seconds or 0.0 for report in trial.reports]
-    assert trial.seconds() == pytest.approx(sum(of_rounds))
-    assert max(of_rounds) < trial.seconds()
-    assert trial.seconds(20.0) == pytest.approx(trial.seconds() + 5 * 20.0)
-    assert trial.prompt_seconds() == pytest.approx(trial.seconds() / 40)
-    assert trial.row(20.0)["seconds"] == pytest.approx(trial.seconds(20.0), abs=1e-3)
+    of_rounds = [report.seconds or 0.0 for report in experiment.reports]
+    assert experiment.seconds() == pytest.approx(sum(of_rounds))
+    assert max(of_rounds) < experiment.seconds()
+    assert experiment.seconds(20.0) == pytest.approx(experiment.seconds() + 5 * 20.0)
+    assert experiment.prompt_seconds() == pytest.approx(experiment.seconds() / 40)
+    assert experiment.row(20.0)["seconds"] == pytest.approx(experiment.seconds(20.0), abs=1e-3)
 
 
 def test_speed_is_prompts_over_seconds() -> None:
     plain = run(SMALL, PLAIN, 1, 1, colocated=True)
     twice = replace(plain, prompts=2 * plain.prompts)
     assert speedup(plain, twice) == pytest.approx(2)
-    slow = speedup(plain, twice, stage=0.0, trial_stage=plain.seconds())
+    slow = speedup(plain, twice, stage=0.0, experiment_stage=plain.seconds())
     assert slow == pytest.approx(1)
 
 
@@ -166,10 +166,10 @@ CRAMPED = replace(
 
 
 def test_machines_are_loaned_and_change_layout_where_allowed() -> None:
-    trial = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
-    assert trial.row()["machines_loaned"] == sum(report.loaned_machines or 0 for report in trial.reports) > 0
-    assert sum(report.loaned_groups or 0 for report in trial.reports) > 0
-    assert trial.row()["largest_tensor_parallel_size"] > CRAMPED.tensor_parallel
+    experiment = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
+    assert experiment.row()["machines_loaned"] == sum(report.loaned_machines or 0 for report in experiment.reports) > 0
+    assert sum(report.loaned_groups or 0 for report in experiment.reports) > 0
+    assert experiment.row()["largest_tensor_parallel_size"] > CRAMPED.tensor_parallel
     alone = run(CRAMPED, STREAM, ROUNDS, 1, colocated=False)
     assert alone.row()["machines_loaned"] == 0
 
@@ -188,8 +188,8 @@ def test_what_a_loaned_machine_generated_continues_elsewhere() -> None:
 def test_nothing_is_quicker_than_the_limit() -> None:
     plain = run(SMALL, PLAIN, ROUNDS, 1, colocated=True)
     streamed = run(SMALL, STREAM, ROUNDS, 1, colocated=False)
-    for trial in (plain, run(SMALL, TAIL, ROUNDS, 1, colocated=True), streamed):
-        assert trial.seconds() > ideal_seconds(SMALL, plain)
+    for experiment in (plain, run(SMALL, TAIL, ROUNDS, 1, colocated=True), streamed):
+        assert experiment.seconds() > ideal_seconds(SMALL, plain)
 
 
 # --- stream ---
@@ -197,17 +197,17 @@ def test_nothing_is_quicker_than_the_limit() -> None:
 
 def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> None:
     compared = Compared.of(SMALL, PLAIN, 2, 1)
-    after, beside, loaned = compared.trials
+    after, beside, loaned = compared.experiments
 
-    def lengths(trial: Experiment) -> list[Any]:
-        return [(report.tokens, report.max_response_tokens, report.generation_seconds) for report in trial.reports]
+    def lengths(experiment: Experiment) -> list[Any]:
+        return [(report.tokens, report.max_response_tokens, report.generation_seconds) for report in experiment.reports]
 
     assert lengths(after) == lengths(beside)
     assert [report.early_groups for report in after.reports] == [0, 0]
     early = [report.early_groups or 0 for report in beside.reports]
     assert all(0 < groups < SMALL.prompts for groups in early)
     assert 1 < speedup(after, beside) < 1.0001 * after.seconds() / overlapped(SMALL, after, loaned=False)
-    tokens = [[report.mean_response_tokens for report in trial.reports] for trial in (after, loaned)]
+    tokens = [[report.mean_response_tokens for report in experiment.reports] for experiment in (after, loaned)]
     assert tokens[0] == tokens[1]
     assert overlapped(SMALL, after, loaned=True) <= overlapped(SMALL, after, loaned=False) < after.seconds()
 
@@ -246,17 +246,17 @@ LOAN = cluster_of(scarce(SMALL), colocated=False).machines // 2
 
 def test_a_fixed_trigger_loans_whatever_is_predicted() -> None:
     for share in TRIGGERS:
-        trial = run(scarce(SMALL), replace(LOANED, adapt=trigger(share)), 2, 1, colocated=False)
-        assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
+        experiment = run(scarce(SMALL), replace(LOANED, adapt=trigger(share)), 2, 1, colocated=False)
+        assert [report.loaned_machines for report in experiment.reports] == [LOAN] * len(experiment.reports)
     assert run(scarce(SMALL), LOANED, 2, 1, colocated=False).row()["machines_loaned"] == 0
 
 
 def test_groups_fetched_together_are_shared_with_loaned_machines() -> None:
     loaned = replace(LOANED, adapt=at_once(trigger(0.4)))
-    trial = run(scarce(SMALL), loaned, ROUNDS, 1, colocated=False)
-    assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
-    assert trial.row()["overlap_seconds"] == 0
-    assert all((report.loaned_groups or 0) > 0 for report in trial.reports)
+    experiment = run(scarce(SMALL), loaned, ROUNDS, 1, colocated=False)
+    assert [report.loaned_machines for report in experiment.reports] == [LOAN] * len(experiment.reports)
+    assert experiment.row()["overlap_seconds"] == 0
+    assert all((report.loaned_groups or 0) > 0 for report in experiment.reports)
 
 
 # --- rewards that run programs ---

@@ -56,7 +56,7 @@ def test_repack_fills_caches_and_gains_more_at_flat_latency() -> None:
 
 
 def test_a_flat_law_does_not_know_batch_or_context() -> None:
-    law = flat(printed_layout(System.OURS, LAMINAR_MODELS[1], 2).rig().law)
+    law = flat(printed_layout(System.OURS, LAMINAR_MODELS[1], 2).hardware().law)
     assert law.step(1, 0) == law.step(500, 1_000_000)
 
 

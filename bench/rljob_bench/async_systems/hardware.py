@@ -15,7 +15,7 @@ ACCELERATORS_PER_MACHINE = 8
 
 
 @dataclass(frozen=True)
-class Rig:
+class Hardware:
     """All replicas alike. Seconds, and tokens in the KV cache of a replica."""
 
     replicas: int
@@ -80,7 +80,7 @@ class Layout:
         """Engines."""
         return self.generating // self.tensor_parallel
 
-    def rig(self) -> Rig:
+    def hardware(self) -> Hardware:
         """By data sheets and assumptions. Colocated, the change between the stages costs nothing."""
         machines = self.generating // ACCELERATORS_PER_MACHINE
         cluster = BenchmarkCluster(
@@ -93,7 +93,7 @@ class Layout:
         )
         engine, costs, site = cluster.engine(), cluster.costs(), cluster.site()
         apart = self.trainers is not None
-        return Rig(
+        return Hardware(
             self.replicas,
             engine.law,
             engine.kv_tokens,

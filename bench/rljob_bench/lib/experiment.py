@@ -175,9 +175,9 @@ def run(setting: Setting, technique: Technique, rounds: int, seed: int, *, coloc
     return Experiment(technique, tuple(reports[number] for number in sorted(reports)), rounds * setting.prompts)
 
 
-def speedup(baseline: Experiment, trial: Experiment, stage: float = 0.0, trial_stage: float = 0.0) -> float:
+def speedup(baseline: Experiment, experiment: Experiment, stage: float = 0.0, experiment_stage: float = 0.0) -> float:
     """How many times as many prompts are trained on in the same time. The stages are synchronous rewards."""
-    return baseline.prompt_seconds(stage) / trial.prompt_seconds(trial_stage)
+    return baseline.prompt_seconds(stage) / experiment.prompt_seconds(experiment_stage)
 
 
 def ideal_seconds(setting: Setting, plain: Experiment) -> float:
