@@ -161,7 +161,7 @@ def _with_layouts(scenario: Scenario, random_: random.Random) -> Scenario:
         return scenario
     wider = tuple((size, replace(engine, kv_tokens=3 * size * engine.kv_tokens)) for size in sizes)
     site = replace(site, wider=wider, layout_seconds=random_.choice([0.1, 1.0]))
-    return replace(scenario, site=site, restless=random_.random() < 0.75)
+    return replace(scenario, site=site, random_layout_changes=random_.random() < 0.75)
 
 
 def _with_loans(scenario: Scenario, random_: random.Random) -> Scenario:

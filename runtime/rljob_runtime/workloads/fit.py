@@ -70,16 +70,16 @@ def _correlate(parameters: WorkloadParameters, prompts: Sequence[Prompt]) -> Wor
             changed = tool_use.model_copy(update={"turns_correlation": correlation})
             return parameters.model_copy(update={"tool_use": changed})
 
-        parameters = _matching(with_turns, _likeness(lambda response: len(response.turns)), prompts)
+        parameters = _matching(with_turns, _similarity(lambda response: len(response.turns)), prompts)
     base = parameters
     return _matching(
         lambda correlation: base.model_copy(update={"correlation": correlation}),
-        _likeness(lambda response: np.log(response.output_tokens)),
+        _similarity(lambda response: np.log(response.output_tokens)),
         prompts,
     )
 
 
-def _likeness(of: Callable[[Response], float]) -> Measure:
+def _similarity(of: Callable[[Response], float]) -> Measure:
     def measure(prompts: Sequence[Prompt]) -> float | None:
         return intraclass_correlation([np.array([of(response) for response in prompt.responses]) for prompt in prompts])
 

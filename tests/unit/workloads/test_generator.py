@@ -1,4 +1,4 @@
-"""Laws, generators and replays: the right marginals, the asked likeness, and the same draw for the same arguments."""
+"""Laws, generators and replays: the right marginals, the asked similarity, and the same draw for the same arguments."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_turn_counts() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9, 1.0])
-def test_likeness_and_marginals(correlation: float) -> None:
+def test_similarity_and_marginals(correlation: float) -> None:
     drawn = batch(Generator(with_correlation(correlation)), 0, 1500, 8)
     logs = np.log(drawn.output_tokens)
     assert intraclass_correlation(list(logs)) == pytest.approx(correlation, abs=0.04)
