@@ -124,8 +124,8 @@ class _Play:
 
     def _play_round(self, step: int, in_force: Plan) -> Plan:
         job, left = self._job, self._job.rounds - step + 1
-        what_if = self._what_if(step, left)
-        decision = decide(what_if, in_force) if what_if is not None else None
+        planner = self._planner(step, left)
+        decision = decide(planner, in_force) if planner is not None else None
         plan = decision.plan if decision is not None else self._choices.reference
         opening = next_round(job.prompts, job.responses, plan.factors, len(self._queue), left)
         queued = self._queue[: opening.queued]
@@ -152,7 +152,7 @@ class _Play:
         lengths = tuple(min(limit, max(1, response.output_tokens)) for response in drawn.responses)
         return PromptDemand(max(1, int(drawn.input_tokens)), lengths)
 
-    def _what_if(self, step: int, left: int) -> RoundPlanner | None:
+    def _planner(self, step: int, left: int) -> RoundPlanner | None:
         job = self._job
         if not self._past or not self._choices.is_undecided:
             return None
@@ -161,8 +161,8 @@ class _Play:
         lengths = LengthModel(population([one for one in self._past if one.step in steps]), job.limit)
         if not has_enough_history(min(step - since, step - 1), len(lengths)):
             return None
-        outlook = PlanningHorizon(job.prompts, job.responses, left, len(self._queue))
-        return RoundPlanner(self._choices, job.model, lengths, job.costs, outlook, seed=f"{job.seed}/{step}")
+        horizon = PlanningHorizon(job.prompts, job.responses, left, len(self._queue))
+        return RoundPlanner(self._choices, job.model, lengths, job.costs, horizon, seed=f"{job.seed}/{step}")
 
     def _remember(
         self,
