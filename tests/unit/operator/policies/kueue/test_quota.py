@@ -29,7 +29,7 @@ from rljob_operator.policies.base.observation import Devices, Observed, Pod
 from rljob_operator.policies.kueue import admission as kueue_admission
 from rljob_operator.policies.kueue import settlement, workloads
 from rljob_operator.policies.plan import plan
-from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
+from rljob_operator.policies.pods.devices import RECHECK_SECONDS
 from tests.support.examples import examples
 from tests.support.operator.environment_jobs import CALC, SHELL
 from tests.support.operator.harness import NOW, make_job
@@ -399,7 +399,7 @@ def test_a_priority_class_that_is_gone_stalls() -> None:
     cluster.settle()
     assert cluster.workloads == {}
     assert cluster.reason("Stalled") == "True/PriorityClassNotFound"
-    assert cluster.decide().again_seconds == LOOK_AGAIN_SECONDS, "no event tells when it is made"
+    assert cluster.decide().again_seconds == RECHECK_SECONDS, "no event tells when it is made"
 
 
 def test_a_waiting_base_is_requested_again_when_its_nodes_change() -> None:
@@ -459,7 +459,7 @@ def test_a_base_whose_claims_cannot_be_made_is_not_asked_for(devices: Devices, t
     stalled = decided.status.condition("Stalled")
     assert stalled is not None
     assert stalled.reason == told
-    assert decided.again_seconds == LOOK_AGAIN_SECONDS, "no event tells when it is there"
+    assert decided.again_seconds == RECHECK_SECONDS, "no event tells when it is there"
     there = replace(seen, devices=Devices(templates=frozenset({"gpus"})))
     assert [one["metadata"]["name"] for one in plan(job, there, NOW, CONFIG).asked] == ["demo-base"]
 
