@@ -109,14 +109,14 @@ def test_seeds_with_environments_hold_every_invariant(seed: int, mode: Mode) -> 
 @pytest.mark.parametrize("seed", [MERGING[0], *slow(*MERGING[1:])])
 def test_episodes_of_drawn_jobs_move_while_everything_fails(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     moved: list[int] = []
-    hand_over = GroupTracker.hand_over
+    relaunch = GroupTracker.relaunch
 
     def watched(groups: GroupTracker, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
-        ended, launches = hand_over(groups, source, destination)
+        ended, launches = relaunch(groups, source, destination)
         moved.append(len(launches))
         return ended, launches
 
-    monkeypatch.setattr(GroupTracker, "hand_over", watched)
+    monkeypatch.setattr(GroupTracker, "relaunch", watched)
     scenario, _ = of(seed, Mode.ASYNCHRONOUS)
     outcome = simulate(scenario, plan_of(scenario))
     assert outcome.passed, f"seed {seed}: {outcome.violation}"

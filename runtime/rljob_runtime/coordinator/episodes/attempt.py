@@ -163,7 +163,7 @@ class Attempt:
         self.calls = ToolJournal(self.episode.rules.recovery)
         """The executed calls of tools."""
 
-    def hand_over(self, last_contact: float, cause: AbortCause) -> None:
+    def begin_resumption(self, last_contact: float, cause: AbortCause) -> None:
         """Let another runner go on. What the former one names is no attempt any more.
 
         `cause`: of the attempt's end, if the next runner cannot bring it to where it was."""

@@ -175,7 +175,7 @@ class RunnerService:
         `since`: its time does not count from then on."""
         former = attempt.id
         if self._resumptions.lose(attempt, since, AbortCause.ENGINE, counts=False):
-            self._leases.hand_over(former, attempt.id, self._now())
+            self._leases.transfer(former, attempt.id, self._now())
 
     def forget(self, attempt: Attempt) -> None:
         """Forget an attempt that has ended."""
@@ -371,7 +371,7 @@ class RunnerService:
         if not self._resumptions.lose(attempt, self._leases.last_contact(former), cause):
             return False
         log.warning("%s: its runner is lost, and the next one goes on with it", former)
-        self._leases.hand_over(former, attempt.id, now)
+        self._leases.transfer(former, attempt.id, now)
         self._offered.set()
         return True
 

@@ -212,8 +212,8 @@ class GroupTracker:
                 launches.append(Launch(launch.key, sample.move))
         return launches
 
-    def hand_over(self, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
-        """Give all running responses of `source` to `destination`, which holds the same weights.
+    def relaunch(self, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
+        """Move all running responses of `source` to `destination`, which holds the same weights.
 
         Returns the former leases, which end, and the launches to submit at the destination."""
         ended, launches = self.running_on(source), []

@@ -98,10 +98,10 @@ class RunnerLeases(Generic[A]):
         """Let the next runner have an attempt that did not reach the one that took it; False if it has ended."""
         if attempt not in self._held:
             return False
-        self.hand_over(attempt, attempt, now)
+        self.transfer(attempt, attempt, now)
         return True
 
-    def hand_over(self, attempt: A, successor: A, now: float) -> None:
+    def transfer(self, attempt: A, successor: A, now: float) -> None:
         """Let the next runner go on with a held attempt under another name: the one that held it has no part in it."""
         environment = self._environments.pop(attempt)
         del self._held[attempt]

@@ -148,7 +148,7 @@ def test_a_restarted_coordinator_keeps_the_in_flight_limit(tmp_path, call):
 
 
 @pytest.mark.parametrize(("left", "given", "now"), [(13, None, 13), (40, None, 16), (2, None, 5), (13, 6, 6)])
-def test_a_capacity_is_taken_up_within_the_limits_of_now(left, given, now):
+def test_a_capacity_is_restored_within_the_limits_of_now(left, given, now):
     buffer = ExperienceBuffer(Sampler.FIFO, BufferLimits.of(4, given), 4, None, 0)
     buffer.restore_capacity(left)
     assert buffer.capacity == now

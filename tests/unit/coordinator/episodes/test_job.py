@@ -301,14 +301,14 @@ class Moved:
 def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The moves, as they begin."""
     seen: list[Any] = []
-    hand_over = GroupTracker.hand_over
+    relaunch = GroupTracker.relaunch
 
     def watched(groups: GroupTracker, source: str, destination: str) -> Any:
-        ended, moved = hand_over(groups, source, destination)
+        ended, moved = relaunch(groups, source, destination)
         seen.append(Moved(source, frozenset(one.key for one in moved)))
         return ended, moved
 
-    monkeypatch.setattr(GroupTracker, "hand_over", watched)
+    monkeypatch.setattr(GroupTracker, "relaunch", watched)
     return seen
 
 

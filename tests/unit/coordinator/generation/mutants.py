@@ -97,7 +97,7 @@ MUTANTS = (
         after="max(seen.replicas, sum(self._layout_of(name) == size for name in names))",
         tests=(
             (
-                "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_that_was_taken_up_near_its_"
+                "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_that_was_restored_near_its_"
                 "end_counts_all_replicas"
             ),
         ),

@@ -339,7 +339,7 @@ def test_what_ended_at_a_limit_that_was_raised_since_counts_as_stopped(tmp_path)
     assert since == {(key, tokens, tokens < limit) for key, tokens, _ in ended}
 
 
-def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
+def test_a_round_that_was_restored_near_its_end_counts_all_replicas(tmp_path):
     """The next one is predicted for as many as there are, not for those that had something left to do."""
     run = stage(tmp_path / "state.db", rounds=1)
     busy: set[str] = set()

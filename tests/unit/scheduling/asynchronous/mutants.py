@@ -10,7 +10,7 @@ REPLICA_ASSIGNMENT = "tests/unit/scheduling/asynchronous/test_replica_assignment
 MUTANTS = (
     Mutant(
         name="a source keeps what it has handed over",
-        target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker.hand_over",
+        target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker.relaunch",
         before="self._release(key, lease)",
         after="pass",
         tests=(

@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an attempt that no runner received waits last",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.hand_over",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.transfer",
         before="self._waiting[environment].move_to_end(successor, last=False)",
         after="pass",
         tests=("tests/unit/scheduling/episodes/test_runners.py",),

@@ -152,7 +152,7 @@ def test_what_is_handed_over_has_another_name_and_is_the_next_one():
     leases.begin(["one"], 2.0)
     assert leases.heartbeat("a", "lost", ["one"], 5.0) == []
     assert leases.last_contact("one") == 5.0
-    leases.hand_over("one", "one resumed", 16.0)
+    leases.transfer("one", "one resumed", 16.0)
     assert leases.heartbeat("a", "lost", ["one", "one resumed"], 17.0) == ["one", "one resumed"]
     assert leases.take("a", "next", 18.0) == ["one resumed"]
     leases.begin(["one resumed"], 18.0)
