@@ -81,7 +81,7 @@ def scarce(setting: Setting) -> Setting:
     return replace(setting, name=f"{setting.name}-few-trainers", trainer_accelerators=trainers)
 
 
-def at_once(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:
+def at_end(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:
     """Return the same, but nothing is trained on before all of it is generated."""
     return lambda settings: replace(adapt(settings), fetch_as_they_end=False)
 
@@ -111,7 +111,7 @@ def ablated(setting: Setting, loaned: Technique, rounds: int, seed: int) -> dict
     }
     last = techniques[f"from_{TRIGGERS[-1] * 100:.0f}"]
     assert last.adapt is not None
-    techniques["at_once"] = replace(last, name=f"{last.name}, fetched at once", adapt=at_once(last.adapt))
+    techniques["at_end"] = replace(last, name=f"{last.name}, fetched at the end", adapt=at_end(last.adapt))
     for label, (least, most) in other_windows().items():
         name = f"{loaned.name}, looked for from {least:.0%} to {most:.0%}"
         techniques[label] = replace(loaned, name=name, adapt=window(least, most))

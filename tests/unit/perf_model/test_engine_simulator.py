@@ -215,7 +215,7 @@ def test_no_more_run_than_may():
     assert engine.drain() == [Finish("a", 3.0), Finish("b", 6.0)]
 
 
-def test_an_aborted_one_may_come_back_at_once():
+def test_an_aborted_one_may_come_back_immediately():
     engine = EngineSimulator(LAW, 100)
     engine.submit(0.0, [Request("a", 5, 4)])
     (back,) = engine.abort(3.5, ["a", "unknown"])

@@ -60,7 +60,7 @@ class Dispatcher:
         await self._pool.submit(by_replica)
 
     async def migrate(self, merge: Merge) -> None:
-        """Let the destination go on with the source's responses: at once if they are episodes, else in two phases."""
+        """Let the destination go on with the source's responses: episodes immediately, others in two phases."""
         if self._has_episodes:
             await self._relaunch(merge)
         else:

@@ -42,7 +42,7 @@ MUTANTS = (
         tests=(f"{SYSTEMS}::test_the_bound_on_staleness_is_kept_and_costs_speed",),
     ),
     Mutant(
-        name="a partial rollout takes new weights at once",
+        name="a partial rollout takes new weights immediately",
         target="rljob_bench.async_systems.partial:PartialJob._interrupt",
         before="now + self.hardware.load_seconds",
         after="now",

@@ -27,7 +27,7 @@ from rljob_bench.lib.settings import measured, settings_for, trace_settings
 from rljob_bench.simulated import planner
 from rljob_bench.simulated import rollpacker as benchmark
 from rljob_bench.simulated.rollpacker import STREAM, WHOLE, rollpacker
-from rljob_bench.simulated.stream import TRIGGERS, Compared, at_once, other_windows, overlapped, scarce, stream, trigger
+from rljob_bench.simulated.stream import TRIGGERS, Compared, at_end, other_windows, overlapped, scarce, stream, trigger
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_14B, SMOLLM2_135M, ModelShape
 from rljob_runtime.perf_model.profile import Profile, ProfileError, Sample, Subject
@@ -224,7 +224,7 @@ def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]
     settings = ("7b-8k", "7b-8k-few-trainers")
-    ablations = [f".loaned.{each}" for each in ("from_20", "from_30", "from_40", "at_once", *other_windows())]
+    ablations = [f".loaned.{each}" for each in ("from_20", "from_30", "from_40", "at_end", *other_windows())]
     assert names == [
         f"{setting}.{rounds}{loaned}"
         for setting, ablated in zip(settings, ([], ablations), strict=True)
@@ -232,8 +232,8 @@ def test_the_bench_of_stream_training() -> None:
         for loaned in ("", ".loaned", *ablated)
     ]
     values = {figure["name"]: figure["value"] for figure in result["figures"]}
-    for name in [name for name in names if name.endswith("at_once")]:
-        assert values.pop(name) < values[name.replace("at_once", "from_40")]
+    for name in [name for name in names if name.endswith("at_end")]:
+        assert values.pop(name) < values[name.replace("at_end", "from_40")]
     assert all(1 < values[f["name"]] < f["limit"] for f in result["figures"] if f["name"] in values)
     unablated, few = [False, True, True], [False, True, True, True, True, True, False, *[True] * len(other_windows())]
     assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [*unablated * 2, *few * 2]
@@ -252,7 +252,7 @@ def test_a_fixed_trigger_loans_whatever_is_predicted() -> None:
 
 
 def test_groups_fetched_together_are_shared_with_loaned_machines() -> None:
-    loaned = replace(LOANED, adapt=at_once(trigger(0.4)))
+    loaned = replace(LOANED, adapt=at_end(trigger(0.4)))
     experiment = run(scarce(SMALL), loaned, ROUNDS, 1, colocated=False)
     assert [report.loaned_machines for report in experiment.reports] == [LOAN] * len(experiment.reports)
     assert experiment.row()["overlap_seconds"] == 0

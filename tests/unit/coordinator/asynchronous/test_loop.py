@@ -177,9 +177,9 @@ def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
     async def look(stage):
         while True:
             await asyncio.sleep(0.5)
-            course = stage.coordinator.loop if stage.coordinator else None
-            if course is not None and course.generation is not None:
-                opened.append(len(course.generation.groups) + len(course.generation.buffer))
+            loop = stage.coordinator.loop if stage.coordinator else None
+            if loop is not None and loop.generation is not None:
+                opened.append(len(loop.generation.groups) + len(loop.generation.buffer))
 
     stage.play(look)
     assert max(opened) == 6
@@ -246,9 +246,9 @@ def test_as_many_groups_are_open_as_the_trainer_needs(tmp_path, step, opened):
     async def look(stage):
         while True:
             await asyncio.sleep(0.5)
-            course = stage.coordinator.loop if stage.coordinator else None
-            if course is not None and course.generation is not None:
-                seen.append(course.generation.buffer.capacity)
+            loop = stage.coordinator.loop if stage.coordinator else None
+            if loop is not None and loop.generation is not None:
+                seen.append(loop.generation.buffer.capacity)
 
     stage.play(look)
     assert seen[0] == 8

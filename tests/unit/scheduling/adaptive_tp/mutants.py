@@ -331,7 +331,7 @@ MUTANTS = (
         tests=(f"{GUARD}::test_a_model_is_corrected_after_twenty_slow_steps",),
     ),
     Mutant(
-        name="a pair that was undone at once stays open",
+        name="a pair that was undone immediately stays open",
         target="rljob_runtime.scheduling.adaptive_tp.guard:_LastSwitch.is_undone_by",
         before="at - (self.at + self.seconds) < self.seconds",
         after="False",

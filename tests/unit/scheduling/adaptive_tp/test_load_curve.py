@@ -15,7 +15,7 @@ def snapshot(generated, lengths, cut=(), limit=1000, **more):
     return MachineSnapshot(1, 1, (tuple(Running(10, one) for one in generated),), Survival(lengths, cut), limit, **more)
 
 
-def test_a_course_begins_with_what_runs_and_ends_with_nothing():
+def test_a_curve_begins_with_what_runs_and_ends_with_nothing():
     curve = load_curve(snapshot([100, 300], [150, 200, 400, 800]))
     first, last = curve[0], curve[-1]
     assert (first.steps, first.running, first.tokens) == (0, 2, 420)

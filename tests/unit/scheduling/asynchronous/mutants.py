@@ -15,7 +15,7 @@ MUTANTS = (
         after="pass",
         tests=(
             "tests/unit/scheduling/asynchronous/test_async_groups.py"
-            "::test_episodes_are_handed_over_at_once_and_the_former_leases_end",
+            "::test_episodes_are_handed_over_immediately_and_the_former_leases_end",
         ),
     ),
     Mutant(

@@ -200,7 +200,7 @@ def test_what_moves_already_does_not_move_again(flight):
     assert flight.begin_move("a", "c") == []
 
 
-def test_episodes_are_handed_over_at_once_and_the_former_leases_end(flight):
+def test_episodes_are_handed_over_immediately_and_the_former_leases_end(flight):
     launched(flight, {"a": 5})
     ended, launches = flight.relaunch("a", "b")
     assert ended == [Launch(key(ONE, sample), Lease("a", 1)) for sample in range(2)]

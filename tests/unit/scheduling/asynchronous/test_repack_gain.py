@@ -39,7 +39,7 @@ def tails(law: EngineSpeed, longest: int = 2000, **replicas: int) -> Tails:
         (speed(step=1e-6, each=0.002), False),
         # Steps are alike, but to compute the context again takes as long as the tail.
         (speed(prefill=0.005), False),
-        # The engine was never seen with more than one at once: it is not taken to be faster than it was.
+        # The engine was never seen with more than one simultaneously: it is not taken to be faster than it was.
         (speed(most=1), False),
     ],
 )

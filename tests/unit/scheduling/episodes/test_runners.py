@@ -65,7 +65,7 @@ def test_an_attempt_that_is_not_wanted_waits_and_asks_for_no_runner():
         "for long",
         "again meanwhile",
         "busy for long",
-        "at once",
+        "immediately",
         "at its next turn",
         "generated before its next turn",
     ],

@@ -80,7 +80,7 @@ def test_the_limit_ends_a_response_and_says_so():
     assert reasons == [(100, FinishReason.LENGTH), (99, FinishReason.LENGTH), (100, FinishReason.STOP)]
 
 
-def test_a_prefix_is_gone_on_from_and_a_whole_one_ends_at_once():
+def test_a_prefix_is_gone_on_from_and_a_whole_one_ends_immediately():
     async def program():
         one = replica()
         await one.submit(1, [request(0, prefix=100), request(1, prefix=98)])
