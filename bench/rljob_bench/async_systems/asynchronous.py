@@ -117,7 +117,7 @@ class Job:
         self._free_since: float | None = 0.0
         """When the trainer ended its last update; None while it trains."""
         self._lengths = Lengths(prompts.longest_response)
-        self._speed = EngineSpeed(hardware.law, 1, hardware.max_sequences)
+        self._speed = EngineSpeed(hardware.latency, 1, hardware.max_sequences)
         self._watch = Watch(self._rollouts)
         self._clock = Clock(self._rollouts, self._finished)
 

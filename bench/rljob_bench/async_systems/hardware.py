@@ -19,7 +19,7 @@ class Hardware:
     """All replicas alike. Seconds, and tokens in the KV cache of a replica."""
 
     replicas: int
-    law: LatencyModel
+    latency: LatencyModel
     kv_tokens: int
     token_seconds: float
     """Seconds of the complete trainer for each token trained on."""
@@ -37,7 +37,7 @@ class Hardware:
 
     def engine(self) -> EngineSimulator:
         """Return a new engine with nothing in it."""
-        return EngineSimulator(self.law, self.kv_tokens, self.max_sequences)
+        return EngineSimulator(self.latency, self.kv_tokens, self.max_sequences)
 
     def training(self, tokens: int) -> float:
         """Seconds of an update."""
@@ -95,7 +95,7 @@ class Layout:
         apart = self.trainers is not None
         return Hardware(
             self.replicas,
-            engine.law,
+            engine.latency,
             engine.kv_tokens,
             token_seconds=costs.token,
             update_seconds=costs.step,

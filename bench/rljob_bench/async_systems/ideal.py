@@ -24,8 +24,8 @@ def token_seconds(hardware: Hardware, groups: Sequence[Drawn]) -> float:
     context = sum((before + tokens / 2) * tokens for before, tokens in spans) / generated
     batch = max(1, min(hardware.max_sequences, math.floor(hardware.kv_tokens / context)))
     given = sum(group.tokens for group in groups) - generated
-    decode = hardware.law.step(batch, batch * context) / batch
-    return decode + hardware.law.prefill_token_seconds * given / generated
+    decode = hardware.latency.step(batch, batch * context) / batch
+    return decode + hardware.latency.prefill_token_seconds * given / generated
 
 
 def round_seconds(layout: Layout, groups: Sequence[Drawn]) -> float:

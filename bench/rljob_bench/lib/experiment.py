@@ -192,7 +192,7 @@ def ideal_seconds(setting: Setting, plain: Experiment) -> float:
     # On average a running response is half done.
     batch = max(1, min(engine.max_sequences, int(engine.kv_tokens / (mean / 2))))
     generation = (
-        tokens * engine.law.step(batch, batch * mean / 2) / batch / (setting.accelerators / setting.tensor_parallel)
+        tokens * engine.latency.step(batch, batch * mean / 2) / batch / (setting.accelerators / setting.tensor_parallel)
     )
     costs = cluster.costs()
     fixed = len(plain.reports) * costs.step + sum(report.broadcast_seconds or 0.0 for report in plain.reports)

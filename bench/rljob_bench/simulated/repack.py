@@ -61,7 +61,8 @@ def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
         figures += compared.figures(GOAL if not place and traces is None else None)
         rows += compared.rows()
         if not place:
-            even = Compared.of(f"{name}.flat-latency", replace(hardware, law=flat(hardware.law)), prompts, window)
+            without_slope = replace(hardware, latency=flat(hardware.latency))
+            even = Compared.of(f"{name}.flat-latency", without_slope, prompts, window)
             figures += even.figures(None)
             rows += even.rows()
             if not quick:
@@ -75,9 +76,9 @@ def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
     }
 
 
-def flat(law: LatencyModel) -> LatencyModel:
+def flat(latency: LatencyModel) -> LatencyModel:
     """Return a latency model in which each step takes as long as that of one sequence without context."""
-    return replace(law, knots=((1.0, law.base(1)),), context_token_seconds=0.0)
+    return replace(latency, knots=((1.0, latency.base(1)),), context_token_seconds=0.0)
 
 
 @dataclass(frozen=True)

@@ -45,20 +45,20 @@ PERTURBATION = 0.3
 """How far each coefficient of the engine may be off its model."""
 
 
-def perturbed(law: LatencyModel, random: Random, by: float = PERTURBATION) -> LatencyModel:
+def perturbed(latency: LatencyModel, random: Random, by: float = PERTURBATION) -> LatencyModel:
     """Return an engine with each coefficient off by up to this share, each by its own."""
 
     def off() -> float:
         return 1 + by * random.uniform(-1, 1)
 
     fixed, slope = off(), off()
-    first = law.knots[0][1]
+    first = latency.knots[0][1]
     return LatencyModel(
-        tuple((batch, fixed * first + slope * (seconds - first)) for batch, seconds in law.knots),
-        law.context_token_seconds * off(),
-        law.prefill_seconds * off(),
-        law.prefill_token_seconds * off(),
-        law.prefill_square_seconds * off(),
+        tuple((batch, fixed * first + slope * (seconds - first)) for batch, seconds in latency.knots),
+        latency.context_token_seconds * off(),
+        latency.prefill_seconds * off(),
+        latency.prefill_token_seconds * off(),
+        latency.prefill_square_seconds * off(),
     )
 
 
@@ -201,7 +201,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     told = parser.parse_args()
     shape = MODELS[told.model]
-    law, kv_tokens = roofline(shape, H800, told.tensor_parallel), memory(shape, H800, told.tensor_parallel).kv_tokens
+    latency = roofline(shape, H800, told.tensor_parallel)
+    kv_tokens = memory(shape, H800, told.tensor_parallel).kv_tokens
     replicas = max(1, told.prompts * told.responses // 64)
     for workload in told.workloads:
         for seed in range(told.seeds):
@@ -209,8 +210,8 @@ def main() -> None:
                 open_workload(workload, seed),
                 *(told.prompts, told.responses, told.rounds),
                 limit=40_000,
-                model=EngineFleet(law, replicas, kv_tokens),
-                engines=EngineFleet(perturbed(law, Random(seed)) if seed else law, replicas, kv_tokens),
+                model=EngineFleet(latency, replicas, kv_tokens),
+                engines=EngineFleet(perturbed(latency, Random(seed)) if seed else latency, replicas, kv_tokens),
                 costs=Costs(reward=1.0, update=8.0, token=2e-6, broadcast=2.0),
                 seed=seed,
                 then=(told.at, open_workload(told.then, seed)) if told.then else None,

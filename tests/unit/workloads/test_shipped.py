@@ -1,7 +1,7 @@
 """The shipped generators against the traces they were fitted to. `RLJOB_TRACES` names the folder that holds them.
 
 A generated quantile is compared with the recorded one, which is a draw itself: the tolerance is that of the number of
-prompts recorded, not of the law.
+prompts recorded, not of the distribution.
 """
 
 from __future__ import annotations

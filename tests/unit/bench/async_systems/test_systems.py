@@ -51,8 +51,8 @@ def prompts(lengths: Lengths, round_prompts: int = 2, responses: int = 2, longes
     return Prompts(Written(lengths, round_prompts), round_prompts, responses, 10, longest)
 
 
-def hardware(replicas: int = 2, law: LatencyModel = SECOND, update: float = 0.0, **changes: float) -> Hardware:
-    return replace(Hardware(replicas, law, 10_000, token_seconds=0.0, update_seconds=update), **changes)  # type: ignore[arg-type]
+def hardware(replicas: int = 2, latency: LatencyModel = SECOND, update: float = 0.0, **changes: float) -> Hardware:
+    return replace(Hardware(replicas, latency, 10_000, token_seconds=0.0, update_seconds=update), **changes)  # type: ignore[arg-type]
 
 
 def ends(outcome: Outcome) -> list[float]:
@@ -103,7 +103,7 @@ def test_stream_generation_runs_one_update_ahead_at_most() -> None:
 def test_a_batch_spreads_each_prompt_over_the_replicas() -> None:
     """One long response each: with a replica a prompt both would be on one."""
     slow = LatencyModel(((1.0, 1.0), (2.0, 2.0), (3.0, 3.0)), 0.0, 0.0, 0.0, 0.0)
-    whole = generate(hardware(law=slow), prompts(lambda number: (10, 10) if number else (1, 1)).batch(0))
+    whole = generate(hardware(latency=slow), prompts(lambda number: (10, 10) if number else (1, 1)).batch(0))
     assert whole.seconds == pytest.approx(2 + 9)
 
 
@@ -148,7 +148,9 @@ def test_nothing_moves_where_it_saves_no_time() -> None:
     """A step takes a second for each response: two tails take as long on one replica as on two."""
     each = LatencyModel(((1.0, 1.0), (2.0, 2.0)), 0.0, 0.0, 0.0, 0.0)
     policy = Policy(repack=RepackRules(0.99, 2), interval=1.0)
-    job, papers = (Job(hardware(law=each), prompts(lambda _: (2, 20)), replace(policy, plan=plan)) for plan in PLANS)
+    job, papers = (
+        Job(hardware(latency=each), prompts(lambda _: (2, 20)), replace(policy, plan=plan)) for plan in PLANS
+    )
     assert job.play(0, 1).moved == 0 < papers.play(0, 1).moved
 
 

@@ -31,8 +31,8 @@ TWO = (Stretch(0, 3, 2.5), Stretch(7, 2))
 """Three tokens, a tool of 2.5 s that answers with four, and two tokens."""
 
 
-def engine(law: LatencyModel = SECOND, kv_tokens: int = 1000) -> TurnEngine:
-    return TurnEngine(EngineSimulator(law, kv_tokens))
+def engine(latency: LatencyModel = SECOND, kv_tokens: int = 1000) -> TurnEngine:
+    return TurnEngine(EngineSimulator(latency, kv_tokens))
 
 
 def episode(turns: tuple[Stretch, ...] = TWO, name: str = "a", prompt: int = 10) -> EpisodeRequest:

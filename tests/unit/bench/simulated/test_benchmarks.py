@@ -345,18 +345,25 @@ def test_a_trace_whose_longest_response_fits_no_engine_is_refused(
 # --- engines that were measured ---
 
 
-def profile_of(*laws: tuple[int, LatencyModel], model: ModelShape = SMALL.model, kv_tokens: int = 300_000) -> Profile:
-    """What `rljob profile` writes of engines that keep these laws, by tensor parallel size."""
-    loads = [(size, law, batch, context) for size, law in laws for batch in (1, 16, 256) for context in (64, 1024)]
+def profile_of(
+    *latencies: tuple[int, LatencyModel], model: ModelShape = SMALL.model, kv_tokens: int = 300_000
+) -> Profile:
+    """What `rljob profile` writes of engines that keep these latency models, by tensor parallel size."""
+    loads = [
+        (size, latency, batch, context)
+        for size, latency in latencies
+        for batch in (1, 16, 256)
+        for context in (64, 1024)
+    ]
 
     def sample(size: int, batch: int, context: int, seconds: float) -> Sample:
         return Sample(tensor_parallel=size, batch=batch, context=context, seconds=seconds)
 
     return Profile(
         subject=Subject(model=model, engine="VLLM", engine_version="0.32.0", hardware="4 x H800"),
-        kv_tokens={size: kv_tokens for size, _ in laws},
-        decode=tuple(sample(s, b, c, law.step(b, b * c)) for s, law, b, c in loads),
-        prefill=tuple(sample(s, b, c, law.prefill(b * c, b * c * c)) for s, law, b, c in loads),
+        kv_tokens={size: kv_tokens for size, _ in latencies},
+        decode=tuple(sample(s, b, c, latency.step(b, b * c)) for s, latency, b, c in loads),
+        prefill=tuple(sample(s, b, c, latency.prefill(b * c, b * c * c)) for s, latency, b, c in loads),
     )
 
 
@@ -367,7 +374,7 @@ def test_engines_of_a_profile_are_as_fast_and_as_large_as_measured() -> None:
     slow = measured(SMALL, profile_of((1, SLOW), (2, SLOW)))
     engine = cluster_of(slow, colocated=True).engine()
     assert engine.kv_tokens == 300_000
-    assert engine.law.step(16, 16_000) == pytest.approx(SLOW.step(16, 16_000), rel=1e-3)
+    assert engine.latency.step(16, 16_000) == pytest.approx(SLOW.step(16, 16_000), rel=1e-3)
     planned = cluster_of(slow, benchmark.PLANNER, colocated=False)
     assert planned.wider == (2,), "of the machine's sizes those that were measured"
     there, here = (run(each, PLAIN, 1, 1, colocated=True) for each in (SMALL, slow))

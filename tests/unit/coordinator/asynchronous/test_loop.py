@@ -476,8 +476,8 @@ def test_without_repack_nothing_moves(tmp_path):
 def test_nothing_moves_between_engines_that_make_no_more_tokens_by_it(tmp_path):
     """Each response has its own share of a step."""
     stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
-    law = LatencyModel(((1.0, 0.02), (64.0, 64 * 0.02)), 0.0, 0.0, 0.0, 0.0)
-    stage.world.site = replace(stage.world.site, engine=replace(steady(0.02), law=law))
+    latency = LatencyModel(((1.0, 0.02), (64.0, 64 * 0.02)), 0.0, 0.0, 0.0, 0.0)
+    stage.world.site = replace(stage.world.site, engine=replace(steady(0.02), latency=latency))
     submitted = seen(stage, Submitted)
     stage.play()
     assert not any(event.prefix for event in submitted)
