@@ -2,8 +2,9 @@
 
 The last column of each table in `docs/concepts/glossary.md` is the dictionary: a word in backticks is refused, and the
 first column says what to write. codespell looks for the words in code, documents and status texts. It looks inside
-names too: each part of `snake_case` and `camelCase` is a word. Subjects of new commits have no such word either, and
-their form is checked; `--message FILE` checks a commit's message before it is one.
+names too: each part of `snake_case` and `camelCase` is a word. A refused phrase of several words is found in names and
+over the end of a line. Subjects of new commits have no such word either, and their form is checked; `--message FILE`
+checks a commit's message before it is one.
 
 `hack/words-allowed.txt` has places where a word stays: a column of a database, a name on the wire, a page that quotes.
 The list only shrinks: a test fails for a needless row, and `--prune` removes it.
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from hack.subjects import malformed, new_subjects, subject_of
@@ -63,8 +65,8 @@ def refused(glossary: str) -> dict[str, str]:
         if len(cells) != 4:
             continue
         for word in re.findall(r"`([^`]+)`", cells[3]):
-            if not re.fullmatch("[a-z]+", word):
-                raise ValueError(f"the glossary refuses {word!r}, which is no single word in small letters")
+            if not re.fullmatch("[a-z]+( [a-z]+)*", word):
+                raise ValueError(f"the glossary refuses {word!r}, which is no word or phrase in small letters")
             if words.setdefault(word, cells[0]) != cells[0]:
                 raise ValueError(f"the glossary refuses {word!r} in two rows")
     return words
@@ -80,7 +82,15 @@ def allowances(text: str) -> list[Allowance]:
 
 
 def search(paths: Sequence[str], words: dict[str, str], root: Path = ROOT) -> Iterator[Found]:
-    """Yield the refused words in files. Raises `RuntimeError` if codespell fails."""
+    """Yield the refused words and phrases in files. Raises `RuntimeError` if codespell fails."""
+    single = {word: instead for word, instead in words.items() if " " not in word}
+    yield from _single_words(paths, single, root)
+    phrases = {word: instead for word, instead in words.items() if word not in single}
+    for file in (below for path in paths for below in _files(root / path)):
+        yield from _phrases(file, phrases, root)
+
+
+def _single_words(paths: Sequence[str], words: dict[str, str], root: Path) -> Iterator[Found]:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as dictionary:
         dictionary.writelines(f"{word}->{instead}\n" for word, instead in words.items())
         dictionary.flush()
@@ -93,6 +103,27 @@ def search(paths: Sequence[str], words: dict[str, str], root: Path = ROOT) -> It
         match = re.fullmatch(r"(?:\./)?(.+?):(\d+): (\w+) ==> (.+)", line)
         if match:
             yield Found(match[1], int(match[2]), match[3], match[4])
+
+
+def _files(path: Path) -> list[Path]:
+    """List the files at or below a path, without those that are no text."""
+    files = [path] if path.is_file() else sorted(below for below in path.rglob("*") if below.is_file())
+    return [one for one in files if not any(fnmatch(one.name, pattern) for pattern in NO_TEXT)]
+
+
+def _phrases(path: Path, phrases: Mapping[str, str], root: Path) -> Iterator[Found]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return  # a picture or an archive
+    for phrase, instead in phrases.items():
+        for match in re.finditer(_pattern(phrase), text, re.IGNORECASE):
+            yield Found(str(path.relative_to(root)), text.count("\n", 0, match.start()) + 1, phrase, instead)
+
+
+def _pattern(phrase: str) -> str:
+    """Return what finds a phrase: in a text, in a comment of several lines, and in a name."""
+    return r"(?<![A-Za-z])" + r"[\s_#]+".join(phrase.split()) + r"(?![A-Za-z])"
 
 
 def tracked() -> list[str]:
@@ -114,6 +145,9 @@ def in_subjects(lines: Iterable[str], words: Mapping[str, str]) -> Iterator[Foun
         for match in re.finditer(PART_OF_A_NAME, line):
             if (word := match[0].lower()) in words:
                 yield Found(f"commit {line!r}", 1, match[0], words[word])
+        for phrase in (word for word in words if " " in word):
+            if re.search(_pattern(phrase), line, re.IGNORECASE):
+                yield Found(f"commit {line!r}", 1, phrase, words[phrase])
 
 
 def needless(allowed: Sequence[Allowance], found: Sequence[Found]) -> list[Allowance]:

@@ -37,7 +37,7 @@ from rljob_bench.lib.replayed_job import (
     replayed_job,
 )
 from rljob_bench.lib.turns import BlockLengths, Played, SizedTarget, Turn, Turns, Way
-from rljob_bench.switch_figures import Trial, figures, rows
+from rljob_bench.switch_figures import SwitchExperiment, figures, rows
 from rljob_runtime.coordinator.core.settings import switch_rules
 from rljob_runtime.local.run import local_places
 from rljob_runtime.models.source import resolve
@@ -134,7 +134,7 @@ def pat_real(*, quick: bool, seed: int) -> dict[str, Any]:
             model = plan.model or str(random_llama(placement.models))
             first = job_of(plan, plan.settings[0], model, 1, seed)
             with local_ray(first), MemoryWatch(shared) as memory:
-                trial = asyncio.run(_in_turn(plan, model, placement, memory, seed))
+                experiment = asyncio.run(_in_turn(plan, model, placement, memory, seed))
     return {
         "bench": NAME,
         "seed": seed,
@@ -143,10 +143,10 @@ def pat_real(*, quick: bool, seed: int) -> dict[str, Any]:
             **asdict(plan),
             "stand_ins": STAND_INS | ({"model": STAND_IN_LLAMA} if plan.model is None else {}),
             "cores": len(os.sched_getaffinity(0)),
-            "load_before": trial.load,
+            "load_before": experiment.load,
         },
-        "figures": figures(trial),
-        "rows": rows(trial),
+        "figures": figures(experiment),
+        "rows": rows(experiment),
     }
 
 
@@ -213,7 +213,9 @@ class _Bench:
         return generated_lengths(self.seed + setting.count, self.plan.longest)
 
 
-async def _in_turn(plan: Plan, model: str, placement: ActorPlacement, memory: MemoryWatch, seed: int) -> Trial:
+async def _in_turn(
+    plan: Plan, model: str, placement: ActorPlacement, memory: MemoryWatch, seed: int
+) -> SwitchExperiment:
     """Play the jobs, after a short one that starts the processes in the first size; then restart an engine."""
     load = round(os.getloadavg()[0], 2)
     first = job_of(plan, plan.settings[0], model, 1, seed)
@@ -227,7 +229,7 @@ async def _in_turn(plan: Plan, model: str, placement: ActorPlacement, memory: Me
         restarted = await asyncio.to_thread(_restart, plan, folder.path, placement, bench.version)
     lengths = {setting.count: bench.workload(setting) for setting in plan.settings}
     responses = {setting.count: (setting.prompts, setting.responses) for setting in plan.settings}
-    return Trial(played, warm_up, restarted, memory, lengths, responses, plan.longest, load)
+    return SwitchExperiment(played, warm_up, restarted, memory, lengths, responses, plan.longest, load)
 
 
 def _restart(plan: Plan, folder: Path, placement: ActorPlacement, version: int) -> Restart:

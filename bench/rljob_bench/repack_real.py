@@ -94,7 +94,7 @@ QUICK = Plan(
 
 
 @dataclass
-class RealTrial:
+class RepackExperiment:
     """A job that was played."""
 
     technique: str
@@ -180,7 +180,7 @@ def repack_real(*, quick: bool, seed: int) -> dict[str, Any]:
         local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as placement,
         local_ray(job_of(plan, False, seed)),
     ):
-        trials, measured, load = asyncio.run(_in_turn(plan, placement, seed))
+        experiments, measured, load = asyncio.run(_in_turn(plan, placement, seed))
     return {
         "bench": NAME,
         "seed": seed,
@@ -189,20 +189,20 @@ def repack_real(*, quick: bool, seed: int) -> dict[str, Any]:
             **asdict(plan),
             "stand_ins": STAND_INS,
             "cores": len(os.sched_getaffinity(0)),
-            "load_before": {trial.technique: trial.load for trial in trials} | {"moves": load},
+            "load_before": {experiment.technique: experiment.load for experiment in experiments} | {"moves": load},
         },
-        "figures": figures(trials, measured),
-        "rows": [row for trial in trials for row in trial.rows()] + [asdict(one) for one in measured],
+        "figures": figures(experiments, measured),
+        "rows": [row for experiment in experiments for row in experiment.rows()] + [asdict(one) for one in measured],
     }
 
 
-def figures(trials: Sequence[RealTrial], measured: Sequence[Measured]) -> list[dict[str, Any]]:
+def figures(experiments: Sequence[RepackExperiment], measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """Return the figures of the jobs without and with repack, in this order, and of moves by hand."""
-    without, packed = trials
+    without, packed = experiments
     gain = packed.tokens_per_second / without.tokens_per_second
-    found = [figure(f"{one.technique}.tokens_per_second", one.tokens_per_second, unit="tokens/s") for one in trials]
+    found = [figure(f"{it.technique}.tokens_per_second", it.tokens_per_second, unit="tokens/s") for it in experiments]
     found.append(figure("tokens_over_without", gain, anchor=ANCHOR))
-    found += [figure(f"{one.technique}.kv_use", one.kv_use, unit="share") for one in trials]
+    found += [figure(f"{one.technique}.kv_use", one.kv_use, unit="share") for one in experiments]
     found.append(figure("moves", len(packed.moves), unit="moves"))
     rows = packed.rows()
     for name in ("first_token_seconds", "released_seconds", "next_token_seconds"):
@@ -242,7 +242,9 @@ class _Machines(DelegatingBackend):
         return found
 
 
-async def _in_turn(plan: Plan, placement: ActorPlacement, seed: int) -> tuple[list[RealTrial], list[Measured], float]:
+async def _in_turn(
+    plan: Plan, placement: ActorPlacement, seed: int
+) -> tuple[list[RepackExperiment], list[Measured], float]:
     """Run the jobs, after a short one that starts the processes and is not counted; then the moves by hand.
 
     Return also the machine's load average before the moves.
@@ -251,7 +253,7 @@ async def _in_turn(plan: Plan, placement: ActorPlacement, seed: int) -> tuple[li
     folder = await asyncio.to_thread(resolve, plan.model, placement.models)
     dtype: torch.dtype = getattr(torch, plan.dtype)
     settings, clock = RelaySettings.of(job.spec.relay), asyncio.get_running_loop().time
-    trials: list[RealTrial] = []
+    experiments: list[RepackExperiment] = []
     with Publisher(placement.shared_memory / "trainer-0", read_key(placement.relay_key), settings, dtype) as publisher:
         machines = _Machines(RayBackend(job, placement, resource_of=lambda member: member.machine, timeouts=PATIENT))
         version = 0
@@ -259,16 +261,16 @@ async def _in_turn(plan: Plan, placement: ActorPlacement, seed: int) -> tuple[li
             rounds = plan.rounds if term > 1 else 1
             job = job_of(replace(plan, rounds=rounds), technique == "repack", seed, version)
             lengths = ReplayedLengths(generated_lengths(seed, plan.longest), plan.responses)
-            trial = RealTrial(technique, load=round(os.getloadavg()[0], 2))
+            experiment = RepackExperiment(technique, load=round(os.getloadavg()[0], 2))
             replaying = ReplayBackend(machines, StillTrainer(folder, publisher), lengths)
-            backend = RecordedBackend(replaying, trial.history, clock)
-            status = await play_replayed(job, technique, backend, placement, term, [trial.note])
+            backend = RecordedBackend(replaying, experiment.history, clock)
+            status = await play_replayed(job, technique, backend, placement, term, [experiment.note])
             version = status.weight_version or version
             if term > 1:
-                trials.append(trial)
+                experiments.append(experiment)
         load = round(os.getloadavg()[0], 2)
         measured = await _by_hand(plan, folder, machines.replicas, term + 1, version, clock, seed)
-    return trials, measured, load
+    return experiments, measured, load
 
 
 async def _by_hand(

@@ -81,7 +81,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class RealTrial:
+class RollPackerExperiment:
     """A job that was played. `closed`: when each round's report came."""
 
     technique: str
@@ -124,7 +124,7 @@ def rollpacker_real(*, quick: bool, seed: int, traces: Path | None = None) -> di
         local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as placement,
         local_ray(job_of(plan, "plain", seed)),
     ):
-        trials = asyncio.run(_in_turn(plan, workload, placement, seed))
+        experiments = asyncio.run(_in_turn(plan, workload, placement, seed))
     return {
         "bench": NAME,
         "seed": seed,
@@ -135,19 +135,22 @@ def rollpacker_real(*, quick: bool, seed: int, traces: Path | None = None) -> di
             "workload": workload.task,
             "lengths": _lengths(plan, workload),
             "cores": len(os.sched_getaffinity(0)),
-            "load_before": {trial.technique: trial.load for trial in trials},
+            "load_before": {experiment.technique: experiment.load for experiment in experiments},
         },
-        "figures": figures(trials, plan),
-        "rows": [row for trial in trials for row in trial.rows()],
+        "figures": figures(experiments, plan),
+        "rows": [row for experiment in experiments for row in experiment.rows()],
     }
 
 
-def figures(trials: Sequence[RealTrial], plan: Plan) -> list[dict[str, Any]]:
+def figures(experiments: Sequence[RollPackerExperiment], plan: Plan) -> list[dict[str, Any]]:
     """Return the figures of plain, tail batching and Auto, in this order."""
-    plain, tail, auto = trials
+    plain, tail, auto = experiments
     prompts = plan.rounds * plan.prompts
 
-    found = [figure(f"{t.technique}.prompt_seconds", t.seconds / prompts, unit="s", better="lower") for t in trials]
+    found = [
+        figure(f"{one.technique}.prompt_seconds", one.seconds / prompts, better="lower", unit="s")
+        for one in experiments
+    ]
     found.append(figure("tail_batching_over_plain", plain.seconds / tail.seconds, GOAL))
     found.append(figure("auto_over_plain", plain.seconds / auto.seconds, GOAL))
     if auto.errors:
@@ -172,13 +175,13 @@ def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
     )
 
 
-async def _in_turn(plan: Plan, workload: Workload, placement: ActorPlacement, seed: int) -> list[RealTrial]:
+async def _in_turn(plan: Plan, workload: Workload, placement: ActorPlacement, seed: int) -> list[RollPackerExperiment]:
     """Run the jobs, after a short one that starts the processes and is not counted."""
     job = job_of(plan, "plain", seed)
     folder = await asyncio.to_thread(resolve, plan.model, placement.models)
     settings = RelaySettings.of(job.spec.relay)
     dtype: torch.dtype = getattr(torch, plan.dtype)
-    trials: list[RealTrial] = []
+    experiments: list[RollPackerExperiment] = []
     with Publisher(placement.shared_memory / "trainer-0", read_key(placement.relay_key), settings, dtype) as publisher:
         machines = RayBackend(job, placement, resource_of=lambda member: member.machine)
         version = 0
@@ -187,12 +190,12 @@ async def _in_turn(plan: Plan, workload: Workload, placement: ActorPlacement, se
             job = job_of(replace(plan, rounds=rounds), technique, seed, version)
             lengths = ReplayedLengths(workload, ceil_product(max(RESPONSE_FACTORS), plan.responses))
             backend = ReplayBackend(machines, StillTrainer(folder, publisher), lengths)
-            trial = RealTrial(technique, load=round(os.getloadavg()[0], 2))
-            status = await play_replayed(job, technique, backend, placement, term, [trial.note])
+            experiment = RollPackerExperiment(technique, load=round(os.getloadavg()[0], 2))
+            status = await play_replayed(job, technique, backend, placement, term, [experiment.note])
             version = status.weight_version or version
             if term > 1:
-                trials.append(trial)
-    return trials
+                experiments.append(experiment)
+    return experiments
 
 
 def _lengths(plan: Plan, workload: Workload) -> dict[str, float]:

@@ -216,13 +216,13 @@ class _Stream:
         self._partials = Partials()
         self._store.close()
 
-        def take_up() -> None:
+        def restore() -> None:
             self._store = Store(self._folder / "state.db", "bench")
             for group in self._store.experience.open_groups():
                 for sample in group.samples:
                     self._partials.restore(sample.key, self._store.experience.partial(sample.key))
 
-        seconds = _timed(take_up)
+        seconds = _timed(restore)
         assert lengths == [self._partials.length_of(key) for key in self._keys] == [self._plan.tokens] * len(lengths)
         assert some == self._partials.tokens_of(self._keys[-1])
         return seconds

@@ -35,7 +35,7 @@ FEWEST_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Trial:
+class SwitchExperiment:
     """Rounds that were played, by the number of their responses. `warm_up`: before the second size ever ran.
 
     `workloads`: lengths. `shapes`: prompts and responses to each."""
@@ -60,13 +60,13 @@ class Trial:
         return [one for played in self.rounds for one in played.switches if one.succeeded]
 
 
-def figures(trial: Trial) -> list[dict[str, Any]]:
+def figures(experiment: SwitchExperiment) -> list[dict[str, Any]]:
     """Return all figures."""
-    found = [one for count in trial.played for one in _speed(trial, count)]
-    found += _parts(trial.switches, trial.restarted)
-    found += _states(trial)
-    found += _predictions(trial)
-    found += _memory(trial)
+    found = [one for count in experiment.played for one in _speed(experiment, count)]
+    found += _parts(experiment.switches, experiment.restarted)
+    found += _states(experiment)
+    found += _predictions(experiment)
+    found += _memory(experiment)
     return found
 
 
@@ -94,13 +94,13 @@ def blocks_of(played: Sequence[Played]) -> list[Block]:
     ]
 
 
-def _speed(trial: Trial, count: int) -> Iterator[dict[str, Any]]:
-    blocks = blocks_of(trial.played[count])
+def _speed(experiment: SwitchExperiment, count: int) -> Iterator[dict[str, Any]]:
+    blocks = blocks_of(experiment.played[count])
     ours = sum(block.adaptive.seconds for block in blocks)
     static = {size: sum(block.static[size].seconds for block in blocks) for size in blocks[0].static}
     best = min(static.values())
     goal = GAIN_GOAL if count >= GAIN_COUNT else LEAST
-    limit = _limit(trial, count, blocks)
+    limit = _limit(experiment, count, blocks)
     yield figure(f"{count} responses: over the best static size", best / ours, goal, "hindsight", limit)
     for size, seconds in sorted(static.items()):
         yield figure(f"{count} responses: over static size {size}", seconds / ours)
@@ -108,7 +108,7 @@ def _speed(trial: Trial, count: int) -> Iterator[dict[str, Any]]:
     yield figure(f"{count} responses: over never switching, from the same start", never / ours)
 
 
-def _limit(trial: Trial, count: int, blocks: Sequence[Block]) -> float | None:
+def _limit(experiment: SwitchExperiment, count: int, blocks: Sequence[Block]) -> float | None:
     """Return the speed of the best sequence in hindsight over the best static size, in the engine model of this run."""
     static, best = defaultdict[int, float](float), 0.0
     for block in blocks:
@@ -117,16 +117,16 @@ def _limit(trial: Trial, count: int, blocks: Sequence[Block]) -> float | None:
             return None
         machine = max(engines)
         pairs = block.adaptive.costs.table(engines, machine)
-        asked = _asked(trial, count, block.adaptive.turn.block)
+        asked = _asked(experiment, count, block.adaptive.turn.block)
         for size in engines:
             static[size] += generate(asked, size, engines, machine, pairs).seconds
         best += Hindsight(asked, engines, machine, pairs).best().seconds
     return min(static.values()) / best
 
 
-def _asked(trial: Trial, count: int, block: int) -> list[Asked]:
-    prompts, responses = trial.shapes[count]
-    workload = trial.workloads[count]
+def _asked(experiment: SwitchExperiment, count: int, block: int) -> list[Asked]:
+    prompts, responses = experiment.shapes[count]
+    workload = experiment.workloads[count]
     drawn = [workload.prompt(0, block * prompts + number, responses, 0) for number in range(prompts)]
     return [Asked(1, one.output_tokens) for prompt in drawn for one in prompt.responses]
 
@@ -207,8 +207,8 @@ def _state_seconds(switch: LayoutSwitch) -> float | None:
     return None if taken is None else taken + switch.seconds.get("export", 0.0)
 
 
-def _states(trial: Trial) -> Iterator[dict[str, Any]]:
-    pairs = [pair for played in trial.rounds if played.turn.way is Way.ORDERED for pair in state_pairs(played)]
+def _states(experiment: SwitchExperiment) -> Iterator[dict[str, Any]]:
+    pairs = [pair for played in experiment.rounds if played.turn.way is Way.ORDERED for pair in state_pairs(played)]
     if not pairs:
         return
     yield figure("state: moved", median(pair.move for pair in pairs), unit="s", better="lower")
@@ -252,8 +252,8 @@ def _steps(before: Glance, after: Glance, replica: str) -> int:
     return max((later[key] - earlier[key] for key in earlier.keys() & later.keys()), default=0)
 
 
-def _predictions(trial: Trial) -> Iterator[dict[str, Any]]:
-    static = [played for played in trial.rounds if played.turn.way is Way.STATIC and played.turn.block > 0]
+def _predictions(experiment: SwitchExperiment) -> Iterator[dict[str, Any]]:
+    static = [played for played in experiment.rounds if played.turn.way is Way.STATIC and played.turn.block > 0]
     for size in sorted({played.size for played in static}):
         errors = []
         for played in static:
@@ -265,7 +265,7 @@ def _predictions(trial: Trial) -> Iterator[dict[str, Any]]:
                 f"predictor: error of size {size}", fmean(errors), ERROR_GOAL, "PAT §5: 0.040 and 0.031",
                 unit="share", better="lower",
             )  # fmt: skip
-    gains = [gain for played in trial.played.values() for gain in _gains(blocks_of(played))]
+    gains = [gain for played in experiment.played.values() for gain in _gains(blocks_of(played))]
     if measured := sum(gain for _, gain in gains):
         ratio = sum(predicted for predicted, _ in gains) / measured
         yield figure("gain: predicted over measured", ratio, 1.0, unit="ratio", better="nearest")
@@ -284,28 +284,28 @@ def _gains(blocks: Sequence[Block]) -> Iterator[tuple[float, float]]:
 # --- memory ---
 
 
-def _memory(trial: Trial) -> Iterator[dict[str, Any]]:
-    kept = [one for one in trial.rounds if one.turn.way is Way.STATIC and one.turn.block > 0]
-    steady = (median(one.held for one in kept) - trial.warm_up.held) / 1e9
+def _memory(experiment: SwitchExperiment) -> Iterator[dict[str, Any]]:
+    kept = [one for one in experiment.rounds if one.turn.way is Way.STATIC and one.turn.block > 0]
+    steady = (median(one.held for one in kept) - experiment.warm_up.held) / 1e9
     yield figure("memory: both sizes kept, over one", steady, STEADY_GOAL, "PAT §6", unit="GB", better="lower")
-    calm = [sample for one in kept for sample in _samples(trial, one)]
-    busy = [sample for one in trial.rounds if one.switches for sample in _samples(trial, one)]
+    calm = [sample for one in kept for sample in _samples(experiment, one)]
+    busy = [sample for one in experiment.rounds if one.switches for sample in _samples(experiment, one)]
     if calm and busy:
         peak = (max(busy) - median(calm)) / 1e9
         yield figure("memory: peak of a switch", peak, PEAK_GOAL, "PAT §6", unit="GB", better="lower")
 
 
-def _samples(trial: Trial, played: Played) -> list[int]:
-    return trial.memory.between(played.ended - played.seconds, played.ended)
+def _samples(experiment: SwitchExperiment, played: Played) -> list[int]:
+    return experiment.memory.between(played.ended - played.seconds, played.ended)
 
 
 # --- rows ---
 
 
-def rows(trial: Trial) -> list[dict[str, Any]]:
+def rows(experiment: SwitchExperiment) -> list[dict[str, Any]]:
     """Return a row for each round, each switch, and each size's speed by the responses that are left."""
     found: list[dict[str, Any]] = []
-    for count, played in trial.played.items():
+    for count, played in experiment.played.items():
         for one in played:
             found.append(
                 {
@@ -318,7 +318,7 @@ def rows(trial: Trial) -> list[dict[str, Any]]:
                     "switches": [_switch_row(switch) for switch in one.switches],
                 }
             )
-    return [*found, *_speed_rows(trial)]
+    return [*found, *_speed_rows(experiment)]
 
 
 def _switch_row(one: LayoutSwitch) -> dict[str, Any]:
@@ -334,10 +334,10 @@ def _switch_row(one: LayoutSwitch) -> dict[str, Any]:
     }
 
 
-def _speed_rows(trial: Trial) -> Iterator[dict[str, Any]]:
+def _speed_rows(experiment: SwitchExperiment) -> Iterator[dict[str, Any]]:
     """Yield predicted and measured steps by size and responses of an engine, as PAT Fig. 14 has them."""
     its: dict[tuple[int, int], list[Stretch]] = defaultdict(list)
-    for played in trial.rounds:
+    for played in experiment.rounds:
         if played.turn.way is Way.STATIC:
             for one in stretches_of(played):
                 its[one.size, next(most for most in BUCKETS if one.responses <= most)].append(one)

@@ -53,7 +53,7 @@ async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
         try:
             await make().run(stop)
         except LeadershipLost as error:
-            _logger.warning("%s; standing by", error)
+            _logger.warning("%s; on standby", error)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Options:
 
 
 class Operator:
-    """One replica, from standing by to the end of its leadership.
+    """One replica, from standby to the end of its leadership.
 
     `run` ends at `stop`, or raises `LeadershipLost`. After that nothing in its memory may be acted on.
     """

@@ -98,7 +98,7 @@ class Health:
             return web.Response(text=stuck or "ok", status=200 if stuck is None else 503)
 
         async def readyz(_: web.Request) -> web.Response:
-            why = self.problem or ("standing by" if self.standby else "leading")
+            why = self.problem or ("standby" if self.standby else "leading")
             return web.Response(text=why, status=200 if self.problem is None else 503)
 
         async def metrics(_: web.Request) -> web.Response:

@@ -173,12 +173,12 @@ def _count(event: dict[str, Any]) -> int:
 # --- the test ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("course", slow((12, 0), (50, 2)), ids=str)
+@pytest.mark.parametrize("length", slow((12, 0), (50, 2)), ids=str)
 def test_two_jobs_share_one_and_a_half_quotas(
-    kueue_on_nodes: Kubectl, real_nodes: Any, course: tuple[int, int]
+    kueue_on_nodes: Kubectl, real_nodes: Any, length: tuple[int, int]
 ) -> None:
-    """`course`: of so many rounds at least, where one rests for the other so often."""
-    rounds, turns = course
+    """`length`: of so many rounds at least, where one rests for the other so often."""
+    rounds, turns = length
     kubectl, ledger = kueue_on_nodes, Ledger(real_nodes.api, kueue_on_nodes.namespace)
     with ledger.watch:
         try:
@@ -201,7 +201,7 @@ def test_two_jobs_share_one_and_a_half_quotas(
 
 
 def _share(kubectl: Kubectl, rounds: int, turns: int) -> dict[str, int]:
-    """Play the course; say how many rounds each job was to make. The first one goes on until both have shared."""
+    """Run the jobs; say how many rounds each job was to make. The first one goes on until both have shared."""
     kubectl.apply(*_job("one", UNTIL_TOLD))
     kubectl.wait("one has all machines", lambda: _has(kubectl, "one", ALL), 300)
     kubectl.apply(*_job("two", rounds))

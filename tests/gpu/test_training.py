@@ -86,14 +86,14 @@ def test_any_split_gives_the_gradient_of_the_naive_implementation(model_folder, 
 def test_early_sums_and_the_rest_are_the_update_of_the_whole_batch(model_folder) -> None:
     config = TrainingConfig(dtype="float64", max_tokens_per_microbatch=60, learning_rate=1e-2)
     groups = make_groups(seed=4, count=8)
-    at_once, streamed = learner_of(model_folder, config), learner_of(model_folder, config)
-    wanted = at_once.train(1, groups)
+    plain, streamed = learner_of(model_folder, config), learner_of(model_folder, config)
+    wanted = plain.train(1, groups)
     for part in (groups[5:6], groups[:3]):
         streamed.contribute_early(1, part)
     report = streamed.train(1, groups)
     assert report.early_groups == 4
     assert report.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-12)
-    for name, weight in at_once.optimizer.compute.items():
+    for name, weight in plain.optimizer.compute.items():
         torch.testing.assert_close(streamed.optimizer.compute[name], weight, rtol=1e-9, atol=1e-12)
 
 

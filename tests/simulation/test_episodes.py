@@ -34,7 +34,7 @@ from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan, Role, role_of
 from rljob_runtime.simulator.invariants.episodes import EpisodeTexts, response_of
 from rljob_runtime.simulator.peers.engines.replica_engine import ReplicaEngine
-from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
+from rljob_runtime.simulator.peers.harness import Fault, HarnessScript
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Evaluated, Experience, Scenario
 from tests.support.rows import slow
@@ -74,11 +74,11 @@ def test_a_quarter_of_the_seeds_has_environments_as_the_spec_permits(mode: Mode)
         seen["no fork"] += episodes.max_forks == 0
         seen[episodes.versions] += 1
         for one in episodes.environments:
-            law = one.harness
-            seen["few turns"] += one.max_turns < law.turns
-            seen["faults"] += bool(law.faults)
-            seen["rewards of the job"] += not law.rewards
-            seen["rewards of the environment"] += law.rewards > 0
+            script = one.harness
+            seen["few turns"] += one.max_turns < script.turns
+            seen["faults"] += bool(script.faults)
+            seen["rewards of the job"] += not script.rewards
+            seen["rewards of the environment"] += script.rewards > 0
         seen.update(role_of(fault.target) for fault in plan_of(scenario).faults)
     others = {"tail batching", "switches", "loans"} if mode is Mode.ASYNCHRONOUS else {"repack"}
     wanted = {
@@ -109,14 +109,14 @@ def test_seeds_with_environments_hold_every_invariant(seed: int, mode: Mode) -> 
 @pytest.mark.parametrize("seed", [MERGING[0], *slow(*MERGING[1:])])
 def test_episodes_of_drawn_jobs_move_while_everything_fails(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     moved: list[int] = []
-    hand_over = GroupTracker.hand_over
+    relaunch = GroupTracker.relaunch
 
     def watched(groups: GroupTracker, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
-        ended, launches = hand_over(groups, source, destination)
+        ended, launches = relaunch(groups, source, destination)
         moved.append(len(launches))
         return ended, launches
 
-    monkeypatch.setattr(GroupTracker, "hand_over", watched)
+    monkeypatch.setattr(GroupTracker, "relaunch", watched)
     scenario, _ = of(seed, Mode.ASYNCHRONOUS)
     outcome = simulate(scenario, plan_of(scenario))
     assert outcome.passed, f"seed {seed}: {outcome.violation}"
@@ -184,8 +184,8 @@ def test_looks_know_the_time_outside_of_the_round_before(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("mode", list(Mode))
 def test_what_harnesses_do_happens_and_is_never_an_invented_reward(mode: Mode) -> None:
     """In one job with every fault of a harness, evaluations, and a coordinator that dies."""
-    law = HarnessLaw(turns=3, faults=FAULTS, seed=2)
-    episodes = EpisodeScenario((Environment(law, seconds=40.0), Environment(replace(law, seed=3), max_turns=1)))
+    script = HarnessScript(turns=3, faults=FAULTS, seed=2)
+    episodes = EpisodeScenario((Environment(script, seconds=40.0), Environment(replace(script, seed=3), max_turns=1)))
     drawn = replace(
         draw_scenario(1, mode), episodes=episodes, edit=None, programs=None, evaluations=(Evaluated(2, 2, 1),)
     )
@@ -212,11 +212,11 @@ def test_what_harnesses_do_happens_and_is_never_an_invented_reward(mode: Mode) -
 @pytest.mark.parametrize("versions", list(EpisodeVersions))
 def test_turns_of_newer_weights_happen_where_versions_are_mixed(versions: EpisodeVersions) -> None:
     """In one job with an evaluation after each update, a trainer that dies and a bound on staleness."""
-    law = HarnessLaw(turns=6, tool_seconds=2.0, turn_tokens=200, seed=2)
+    script = HarnessScript(turns=6, tool_seconds=2.0, turn_tokens=200, seed=2)
     drawn = replace(
         draw_scenario(1, Mode.ASYNCHRONOUS), machines=2, rounds=5, prompts=2, responses=2, prompts_an_epoch=1000,
         checkpoint_every=2, experience=Experience(bound=2), programs=None, dynamic_sampling=False, edit=None,
-        episodes=EpisodeScenario((Environment(law),), versions=versions), evaluations=(Evaluated(2, 1, 1),),
+        episodes=EpisodeScenario((Environment(script),), versions=versions), evaluations=(Evaluated(2, 1, 1),),
     )  # fmt: skip
     versions_of: defaultdict[tuple[TrajectoryKey, int], set[int]] = defaultdict(set)
     """By response and attempt."""
@@ -244,14 +244,14 @@ def _has_several_turns(response: Response) -> bool:
 
 def test_a_reward_that_no_runner_reported_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EpisodeTexts, "reported", lambda self, event: None)
-    law = HarnessLaw(turns=2)
-    drawn = replace(draw_scenario(1), episodes=EpisodeScenario((Environment(law),)), edit=None, evaluations=())
+    script = HarnessScript(turns=2)
+    drawn = replace(draw_scenario(1), episodes=EpisodeScenario((Environment(script),)), edit=None, evaluations=())
     outcome = simulate(drawn, FaultPlan())
     assert outcome.violation is not None
     assert outcome.violation.invariant == "no invented reward"
 
 
-@pytest.mark.parametrize("episodes", [None, EpisodeScenario((Environment(HarnessLaw(turns=4, seed=2)),))])
+@pytest.mark.parametrize("episodes", [None, EpisodeScenario((Environment(HarnessScript(turns=4, seed=2)),))])
 def test_only_turns_of_started_episodes_pass_waiting_requests(
     monkeypatch: pytest.MonkeyPatch, episodes: EpisodeScenario | None
 ) -> None:

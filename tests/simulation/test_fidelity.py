@@ -11,8 +11,8 @@ import pytest
 from rljob_api.status import RoundReport
 from rljob_bench.async_systems.asynchronous import Job, Policy
 from rljob_bench.async_systems.groups import Prompts
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.outcome import Outcome
-from rljob_bench.async_systems.rig import Rig
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.simulator.core.events import Event, Reported
@@ -20,7 +20,7 @@ from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Experience, Scenario
@@ -60,9 +60,9 @@ class Tailed:
 
 
 def modelled(job: int, step: float, capacity: float | None, repack: bool, rounds: int) -> Outcome:
-    rig = Rig(
+    hardware = Hardware(
         MACHINES,
-        ENGINE.law,
+        ENGINE.latency,
         ENGINE.kv_tokens,
         token_seconds=0.0,
         update_seconds=step,
@@ -73,7 +73,7 @@ def modelled(job: int, step: float, capacity: float | None, repack: bool, rounds
     )
     rules = RepackRules(0.99, 64) if repack else None
     policy = Policy(capacity, repack=rules, interval=REPACK_SECONDS, move_seconds=MOVE_SECONDS)
-    return Job(rig, Prompts(Tailed(job), PROMPTS, RESPONSES, 500, 1000), policy).play(
+    return Job(hardware, Prompts(Tailed(job), PROMPTS, RESPONSES, 500, 1000), policy).play(
         WARM_UP, rounds - WARM_UP - COOL_DOWN
     )
 
@@ -142,7 +142,7 @@ def test_rounds_of_episodes_are_predicted_with_the_time_of_their_tools(tool_seco
     """With tools of 10 s, rounds took four times as long as their turns alone, and each was a surprise."""
     reports: dict[int, RoundReport] = {}
     engine = EngineKind(TOOLS, kv_tokens=1 << 20, max_sequences=256, stream_seconds=0.5)
-    law = HarnessLaw(turns=6, prompt_tokens=40, tool_tokens=30, tool_seconds=tool_seconds, turn_tokens=200)
+    script = HarnessScript(turns=6, prompt_tokens=40, tool_tokens=30, tool_seconds=tool_seconds, turn_tokens=200)
     scenario = Scenario(
         seed=1,
         machines=2,
@@ -155,7 +155,7 @@ def test_rounds_of_episodes_are_predicted_with_the_time_of_their_tools(tool_seco
         costs=TrainerCosts(step=2.0, token=1e-5),
         workload="rollpacker-7b-8k",
         reward_seconds=0.1,
-        episodes=EpisodeScenario(environments=(Environment(law),)),
+        episodes=EpisodeScenario(environments=(Environment(script),)),
         auto=True,
         first_responses=64,
     )

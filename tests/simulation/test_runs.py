@@ -50,7 +50,7 @@ from rljob_runtime.simulator.faults.plan import (
 from rljob_runtime.simulator.faults.spec_edits import Edit
 from rljob_runtime.simulator.peers.assumptions import STANDARD
 from rljob_runtime.simulator.peers.code_rewards import Programs
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.simulator.peers.trainer import TRAINER
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Evaluated
@@ -66,7 +66,7 @@ SCENARIO = next(
     if scenario.machines == 2 and scenario.site.replicas == 2 and scenario.episodes is None
 )
 LONG = replace(SCENARIO, rounds=8, edit=None)
-EPISODES = EpisodeScenario((Environment(HarnessLaw()),))
+EPISODES = EpisodeScenario((Environment(HarnessScript()),))
 
 
 @pytest.mark.parametrize("mode", [*slow(Mode.ON_POLICY), Mode.ASYNCHRONOUS])
@@ -282,7 +282,9 @@ def test_seeds_are_small_and_differ():
 @pytest.mark.slow
 def test_seeds_change_layouts_and_loan_machines_under_their_faults():
     scenarios = [
-        scenario for seed in range(200) if (scenario := draw_scenario(seed)).restless or scenario.site.lendable
+        scenario
+        for scenario in map(draw_scenario, range(200))
+        if scenario.random_layout_changes or scenario.site.lendable
     ]
     counts = Counter()
 

@@ -11,8 +11,8 @@ RENAMED = "rljob.spec.data.onBadLine"
 
 
 def until_established(kubectl: Callable[..., object], seconds: float = 60) -> None:
-    """Until the server serves RLJobs. `kubectl` runs it with these arguments and raises when it fails, as it does at
-    once while a new CRD has no conditions yet, and for a moment after that while discovery does not name the kind."""
+    """Until the server serves RLJobs. `kubectl` runs it with these arguments and raises when it fails, as it does
+    while a new CRD has no conditions yet, and for a moment after that while discovery does not name the kind."""
     end = time.monotonic() + seconds
     while True:
         try:

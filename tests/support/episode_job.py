@@ -26,7 +26,7 @@ from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Trained
 from rljob_runtime.simulator.episode_side import EpisodePrompts as SimulatedEpisodePrompts
 from rljob_runtime.simulator.invariants.asynchronous import ExperienceInvariants
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.simulator.peers.runners import NO_BOUND, Door, SimulatedRunners
 from tests.support.crashes import Crash, CrashAt
 from tests.support.simulated_job import Stage
@@ -46,7 +46,7 @@ class EpisodePrompts(SimulatedEpisodePrompts):
 class EpisodeStage(Stage):
     """A stage whose responses are episodes."""
 
-    law: HarnessLaw = field(default_factory=HarnessLaw)
+    script: HarnessScript = field(default_factory=HarnessScript)
     limits: Limits = field(default_factory=Limits)
     versions: Versions = Versions.SINGLE
     rules: RunnerRules = field(default_factory=RunnerRules)
@@ -66,7 +66,7 @@ class EpisodeStage(Stage):
         """Of each coordinator."""
         self.runners = SimulatedRunners(
             ENVIRONMENT,
-            self.law,
+            self.script,
             lambda runner: self._door(),
             observe=self.observe,
             recovery=self.recovery,

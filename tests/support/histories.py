@@ -11,7 +11,7 @@ from pathlib import Path
 from rljob_runtime.audit import AuditResult, Rule
 
 
-def broken(path: Path, folder: Path, *sabotages: str) -> Path:
+def broken(path: Path, folder: Path, *corruptions: str) -> Path:
     """Return a copy in which something was done that the store refuses."""
     copy = folder / "state.db"
     for suffix in ("", "-wal"):
@@ -24,8 +24,8 @@ def broken(path: Path, folder: Path, *sabotages: str) -> Path:
         for kind, name in kinds:
             db.execute(f"DROP {kind} {name}")
         db.execute("PRAGMA ignore_check_constraints = ON")
-        for sabotage in sabotages:
-            assert db.execute(sabotage).rowcount > 0, sabotage
+        for corruption in corruptions:
+            assert db.execute(corruption).rowcount > 0, corruption
     return copy
 
 

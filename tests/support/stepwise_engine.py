@@ -35,7 +35,7 @@ def priority(sequence: Sequence) -> int:
 class StepwiseEngine:
     """`operations`: by time."""
 
-    law: LatencyModel
+    latency: LatencyModel
     kv_tokens: int
     max_sequences: int
     watermark: float
@@ -117,13 +117,13 @@ class StepwiseEngine:
             self.running.append(admitted[-1])
         tokens = sum(one.context - one.cached for one in admitted)
         if tokens:
-            self.take(self.law.prefill(tokens, sum(one.context**2 - one.cached**2 for one in admitted)))
+            self.take(self.latency.prefill(tokens, sum(one.context**2 - one.cached**2 for one in admitted)))
             self.prefilled += tokens
         self.stepped = self.stepped and not admitted
         return bool(admitted)
 
     def decode(self) -> None:
-        self.take(self.law.step(len(self.running), self.total()))
+        self.take(self.latency.step(len(self.running), self.total()))
         self.stepped = True
         for sequence in self.running:
             sequence.generated += 1

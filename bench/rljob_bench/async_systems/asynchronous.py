@@ -17,9 +17,9 @@ from rljob_api.spec.training import Sampler
 from rljob_bench.async_systems.admission import Admission
 from rljob_bench.async_systems.clock import Clock
 from rljob_bench.async_systems.groups import Drawn, Prompts, number_of
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.outcome import Outcome, TrainedGroup, Update
 from rljob_bench.async_systems.packing import Lengths, name_of, number_of_replica
-from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.rollouts import Rollouts
 from rljob_bench.async_systems.watch import Watch
 from rljob_runtime.perf_model.engine_records import Finish, Request
@@ -97,14 +97,14 @@ class Job:
     `updates` has the updates made so far, `assigned` the groups of the update that is being made.
     """
 
-    def __init__(self, rig: Rig, prompts: Prompts, policy: Policy) -> None:
-        self.rig, self.policy, self._prompts = rig, policy, prompts
+    def __init__(self, hardware: Hardware, prompts: Prompts, policy: Policy) -> None:
+        self.hardware, self.policy, self._prompts = hardware, policy, prompts
         self.size = prompts.round_prompts
         self.updates: list[Update] = []
         self.assigned: list[Drawn] = []
-        self._rollouts = Rollouts(rig)
+        self._rollouts = Rollouts(hardware)
         self._admission = Admission(self._rollouts, self.size, policy.capacity)
-        self._replicas = [_Replica() for _ in range(rig.replicas)]
+        self._replicas = [_Replica() for _ in range(hardware.replicas)]
         self._places = count()
         self._cursor = 0
         self._open: dict[int, _Open] = {}
@@ -117,7 +117,7 @@ class Job:
         self._free_since: float | None = 0.0
         """When the trainer ended its last update; None while it trains."""
         self._lengths = Lengths(prompts.longest_response)
-        self._speed = EngineSpeed(rig.law, 1, rig.max_sequences)
+        self._speed = EngineSpeed(hardware.latency, 1, hardware.max_sequences)
         self._watch = Watch(self._rollouts)
         self._clock = Clock(self._rollouts, self._finished)
 
@@ -162,7 +162,7 @@ class Job:
             name_of(number): self._replicas[number].live for number in numbers if self._draws(self._replicas[number])
         }
         capacity = self.size if self.policy.batchwise else self._admission.capacity
-        quota = ReplicaLimits.of(self._prompts.responses, self.size, self.rig.replicas, capacity)
+        quota = ReplicaLimits.of(self._prompts.responses, self.size, self.hardware.replicas, capacity)
         for name, more in split_quota(room, loads, quota).items():
             self._draw(number_of_replica(name), more, now)
 
@@ -180,7 +180,7 @@ class Job:
             replica.loads, replica.version = False, version
             self._fill([number], now)
 
-        self._clock.at(now + self.rig.load_seconds, loaded)
+        self._clock.at(now + self.hardware.load_seconds, loaded)
 
     def _draws(self, replica: _Replica) -> bool:
         """Whether it may draw, with the newest weights."""
@@ -288,7 +288,7 @@ class Job:
             waiting=load.waiting,
             tokens=load.kv_tokens,
             expected_tokens=self._lengths.peak(its),
-            kv_tokens=self.rig.kv_tokens,
+            kv_tokens=self.hardware.kv_tokens,
             kv_before=before,
             generated=generated,
             moving=bool(replica.moves),
@@ -309,7 +309,7 @@ class Job:
             return
         tokens = sum(one.drawn.tokens for one in batch)
         update = Update(
-            now + self.rig.training(tokens) + self.rig.stall_seconds,
+            now + self.hardware.training(tokens) + self.hardware.stall_seconds,
             tokens,
             tuple(TrainedGroup(one.drawn.number, one.version, self._staleness(one), one.inherent) for one in batch),
             waited=now - self._free_since,
@@ -346,7 +346,7 @@ class Job:
         self._fill(range(len(self._replicas)), update.end)
         version = len(self.updates)
         self._lengths.learn(self._running(update.end))
-        self._clock.at(update.end + self.rig.broadcast_seconds, lambda now: self._published(now, version))
+        self._clock.at(update.end + self.hardware.broadcast_seconds, lambda now: self._published(now, version))
         self._train(update.end)
 
     def _running(self, now: float) -> Iterable[int]:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 
 from rljob_bench.async_systems.groups import Drawn, Prompts
-from rljob_bench.async_systems.rig import Layout, Rig
+from rljob_bench.async_systems.hardware import Hardware, Layout
 
 
-def token_seconds(rig: Rig, groups: Sequence[Drawn]) -> float:
+def token_seconds(hardware: Hardware, groups: Sequence[Drawn]) -> float:
     """Return a replica's seconds for each generated token when the KV cache is always as full as it can be.
 
     The prefill of prompts and of tools' answers is spread over their tokens. No response waits for a tool.
@@ -22,10 +22,10 @@ def token_seconds(rig: Rig, groups: Sequence[Drawn]) -> float:
     generated = sum(tokens for _, tokens in spans)
     # Over all generated tokens. One that is generated at some moment is in the middle of its turn, on average.
     context = sum((before + tokens / 2) * tokens for before, tokens in spans) / generated
-    batch = max(1, min(rig.max_sequences, math.floor(rig.kv_tokens / context)))
+    batch = max(1, min(hardware.max_sequences, math.floor(hardware.kv_tokens / context)))
     given = sum(group.tokens for group in groups) - generated
-    decode = rig.law.step(batch, batch * context) / batch
-    return decode + rig.law.prefill_token_seconds * given / generated
+    decode = hardware.latency.step(batch, batch * context) / batch
+    return decode + hardware.latency.prefill_token_seconds * given / generated
 
 
 def round_seconds(layout: Layout, groups: Sequence[Drawn]) -> float:
@@ -35,14 +35,14 @@ def round_seconds(layout: Layout, groups: Sequence[Drawn]) -> float:
     are equal.
     """
     colocated = Layout(layout.model, layout.accelerators, None, layout.tensor_parallel)
-    rig, total = colocated.rig(), layout.accelerators
+    hardware, total = colocated.hardware(), layout.accelerators
     generated = sum(one.tokens for group in groups for one in group.spans())
-    generating = token_seconds(rig, groups) * generated * layout.tensor_parallel
-    training = rig.token_seconds * total * sum(group.tokens for group in groups)
+    generating = token_seconds(hardware, groups) * generated * layout.tensor_parallel
+    training = hardware.token_seconds * total * sum(group.tokens for group in groups)
     low, high = 0.0, float(total)
     for _ in range(60):
         middle = (low + high) / 2
-        if generating / max(middle, 1e-9) > training / max(total - middle, 1e-9) + rig.update_seconds:
+        if generating / max(middle, 1e-9) > training / max(total - middle, 1e-9) + hardware.update_seconds:
             low = middle
         else:
             high = middle

@@ -18,7 +18,7 @@ from rljob_runtime.workloads import (
     read_trace,
     traces_in,
 )
-from rljob_runtime.workloads.law import Law
+from rljob_runtime.workloads.quantile_distribution import Distribution
 from rljob_runtime.workloads.scaled import Scaled
 
 
@@ -48,7 +48,7 @@ def _lognormal(lengths: LaminarLengths, longest: int) -> WorkloadParameters:
     return WorkloadParameters(
         task=lengths.name,
         source=lengths.source,
-        input_tokens=Law.lognormal(median=150, sigma=0.3),
-        output_tokens=Law.from_cdf(lambda tokens: body.cdf(math.log(tokens)), 1, longest),
+        input_tokens=Distribution.lognormal(median=150, sigma=0.3),
+        output_tokens=Distribution.from_cdf(lambda tokens: body.cdf(math.log(tokens)), 1, longest),
         correlation=lengths.correlation,
     )

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from rljob_bench.async_systems.admission import Admission
 from rljob_bench.async_systems.clock import Clock
 from rljob_bench.async_systems.groups import Drawn, Prompts, number_of
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.outcome import Outcome, TrainedGroup, Update
-from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.rollouts import Rollouts
 from rljob_bench.async_systems.watch import Watch
 from rljob_runtime.perf_model.engine_records import Finish, Request
@@ -40,16 +40,16 @@ class PartialJob:
     """One job, simulated until the requested number of updates is made.
 
     `capacity`: groups that may be open, in rounds' worth. Infinite: as many as replicas take, which is
-    `rig.max_sequences` responses each. None: as many as the trainer needs, by RLJob's own rule.
+    `hardware.max_sequences` responses each. None: as many as the trainer needs, by RLJob's own rule.
     """
 
-    def __init__(self, rig: Rig, prompts: Prompts, capacity: float | None = math.inf) -> None:
-        self.rig, self._prompts = rig, prompts
+    def __init__(self, hardware: Hardware, prompts: Prompts, capacity: float | None = math.inf) -> None:
+        self.hardware, self._prompts = hardware, prompts
         self.size = prompts.round_prompts
         self.updates: list[Update] = []
-        self._rollouts = Rollouts(rig)
+        self._rollouts = Rollouts(hardware)
         self._admission = Admission(self._rollouts, self.size, None if capacity is None else min(capacity, MOST_ROUNDS))
-        self._live = [0] * rig.replicas
+        self._live = [0] * hardware.replicas
         self._loading: dict[int, list[Request]] = {}
         """What waits at a replica that takes weights."""
         self._cursor = 0
@@ -84,7 +84,7 @@ class PartialJob:
 
     def _refill(self, now: float) -> None:
         """Begin groups while there is room; each response goes where the fewest are."""
-        room = self.rig.max_sequences * self.rig.replicas - sum(self._live)
+        room = self.hardware.max_sequences * self.hardware.replicas - sum(self._live)
         begun: dict[int, list[Request]] = {}
         places = [(live, replica) for replica, live in enumerate(self._live)]
         heapq.heapify(places)
@@ -128,7 +128,7 @@ class PartialJob:
                 self._rollouts.submit(replica, then, requests)
             self._loading = {}
 
-        self._clock.at(now + self.rig.load_seconds, resume)
+        self._clock.at(now + self.hardware.load_seconds, resume)
 
     # --- the trainer ---
 
@@ -138,7 +138,7 @@ class PartialJob:
         batch = [self._ready.popleft() for _ in range(self.size)]
         tokens, step = sum(one.drawn.tokens for one in batch), len(self.updates)
         update = Update(
-            now + self.rig.training(tokens) + self.rig.stall_seconds,
+            now + self.hardware.training(tokens) + self.hardware.stall_seconds,
             tokens,
             tuple(TrainedGroup(one.drawn.number, one.version, step - one.version, one.inherent) for one in batch),
             waited=now - self._free_since,
@@ -154,5 +154,5 @@ class PartialJob:
         self.updates.append(update)
         self._free_since = update.end
         version = len(self.updates)
-        self._clock.at(update.end + self.rig.broadcast_seconds, lambda now: self._interrupt(now, version))
+        self._clock.at(update.end + self.hardware.broadcast_seconds, lambda now: self._interrupt(now, version))
         self._train(update.end)

@@ -7,18 +7,18 @@ import math
 from collections import deque
 from collections.abc import Hashable, Iterable
 
-from rljob_bench.async_systems.rig import Rig
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.turns import TurnEngine
 from rljob_runtime.perf_model.engine_records import EngineLoad, Finish, Request
 
 
 class Rollouts:
-    """The replicas of a rig by number. Times never go back."""
+    """The replicas of a hardware by number. Times never go back."""
 
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self._engines = [TurnEngine(rig.engine()) for _ in range(rig.replicas)]
-        self._stamps = [0] * rig.replicas
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware = hardware
+        self._engines = [TurnEngine(hardware.engine()) for _ in range(hardware.replicas)]
+        self._stamps = [0] * hardware.replicas
         self._events: list[tuple[float, int, int]] = []
         """Heap of (time, replica, stamp); stale where the stamp is not the replica's last."""
         self._untold: deque[tuple[float, int, list[Finish]]] = deque()
@@ -78,7 +78,7 @@ class Rollouts:
 
     def fullness(self, now: float) -> float:
         """Return the largest share that a replica uses of what its cache and its batch can hold."""
-        return max(max(load.kv_use, load.running / self.rig.max_sequences) for load in self.loads(now))
+        return max(max(load.kv_use, load.running / self.hardware.max_sequences) for load in self.loads(now))
 
     def _touched(self, replica: int) -> None:
         self._stamps[replica] += 1

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rljob_bench.async_systems.groups import Drawn, Prompts, number_of
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.outcome import Outcome, TrainedGroup, Update
-from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.rollouts import Rollouts
 
 
@@ -40,9 +40,9 @@ class Generation:
         return sum(group.tokens for _, group in self.ready)
 
 
-def generate(rig: Rig, groups: Sequence[Drawn]) -> Generation:
+def generate(hardware: Hardware, groups: Sequence[Drawn]) -> Generation:
     """Generate: a prompt's responses go round-robin over the replicas, which spreads long prompts evenly."""
-    rollouts = Rollouts(rig)
+    rollouts = Rollouts(hardware)
     requests = [request for group in groups for request in group.requests()]
     for replica in range(len(rollouts)):
         rollouts.submit(replica, 0.0, requests[replica :: len(rollouts)])
@@ -72,24 +72,24 @@ def generate(rig: Rig, groups: Sequence[Drawn]) -> Generation:
 class Batches:
     """Generations by batch, each made once."""
 
-    def __init__(self, rig: Rig, prompts: Prompts) -> None:
-        self.rig = rig
+    def __init__(self, hardware: Hardware, prompts: Prompts) -> None:
+        self.hardware = hardware
         self._prompts = prompts
         self._made: list[Generation] = []
 
     def __getitem__(self, number: int) -> Generation:
         while len(self._made) <= number:
-            self._made.append(generate(self.rig, self._prompts.batch(len(self._made))))
+            self._made.append(generate(self.hardware, self._prompts.batch(len(self._made))))
         return self._made[number]
 
 
 def synchronous(batches: Batches, rounds: int) -> Outcome:
     """Colocated: a batch, then its update, then the next batch with what it brought."""
-    rig, time = batches.rig, 0.0
+    hardware, time = batches.hardware, 0.0
     updates: list[Update] = []
     for number in range(rounds):
         batch = batches[number]
-        time += batch.seconds + rig.training(batch.tokens)
+        time += batch.seconds + hardware.training(batch.tokens)
         updates.append(_update(time, batch, number, number, waited=batch.seconds))
     return _outcome(batches, 0.0, updates, range(rounds))
 
@@ -99,13 +99,13 @@ def one_step(batches: Batches, rounds: int, warm_up: int = 1) -> Outcome:
 
     Then everything stops, and the replicas take the new weights.
     """
-    rig, time = batches.rig, batches[0].seconds
+    hardware, time = batches.hardware, batches[0].seconds
     updates: list[Update] = []
     for number in range(warm_up + rounds):
         batch = batches[number]
-        training = rig.training(batch.tokens) + rig.stall_seconds
+        training = hardware.training(batch.tokens) + hardware.stall_seconds
         beside = max(training, batches[number + 1].seconds)
-        time += beside + rig.load_seconds
+        time += beside + hardware.load_seconds
         made_with = max(0, number - 1)
         updates.append(_update(time, batch, made_with, number, waited=beside - training))
     return _outcome(batches, updates[warm_up - 1].end, updates[warm_up:], range(warm_up, warm_up + rounds))
@@ -117,7 +117,7 @@ def stream(batches: Batches, rounds: int, minibatches: int, warm_up: int = 2) ->
     The next batch begins when this one is complete, with the newest weights there are, which are at most one update
     behind.
     """
-    rig, trained, generated = batches.rig, 0.0, 0.0
+    hardware, trained, generated = batches.hardware, 0.0, 0.0
     updates: list[Update] = []
     ends = [0.0]
     for number in range(warm_up + rounds):
@@ -126,15 +126,15 @@ def stream(batches: Batches, rounds: int, minibatches: int, warm_up: int = 2) ->
         begin = max(generated, ends[max(0, number - 1)])
         version = sum(end <= begin for end in ends[1:])
         changed = number > 0 and version > updates[-1].groups[0].version
-        begin += rig.load_seconds if changed else 0.0
+        begin += hardware.load_seconds if changed else 0.0
         generated = begin + batch.seconds
         waited = 0.0
         for part in _parts(batch.ready, minibatches):
             whole = begin + part[-1][0]
             waited += max(0.0, whole - trained)
             tokens = sum(group.tokens for _, group in part)
-            trained = max(trained, whole) + rig.update_seconds / minibatches + rig.summing(tokens)
-        trained += rig.stall_seconds
+            trained = max(trained, whole) + hardware.update_seconds / minibatches + hardware.summing(tokens)
+        trained += hardware.stall_seconds
         ends.append(trained)
         updates.append(_update(trained, batch, version, number, waited=waited))
     return _outcome(batches, updates[warm_up - 1].end, updates[warm_up:], range(warm_up, warm_up + rounds))
@@ -158,7 +158,7 @@ def _outcome(batches: Batches, begin: float, updates: Sequence[Update], measured
         begin,
         tuple(updates),
         generated_tokens=sum(one.generated_tokens for one in generations),
-        busy_share=sum(one.busy_seconds for one in generations) / seconds / batches.rig.replicas,
+        busy_share=sum(one.busy_seconds for one in generations) / seconds / batches.hardware.replicas,
         latencies=[latency for one in generations for latency in one.latencies],
         preemptions=sum(one.preemptions for one in generations),
     )

@@ -9,9 +9,9 @@ from enum import StrEnum
 from rljob_api.spec.training import Repack
 from rljob_bench.async_systems.asynchronous import Job, Policy
 from rljob_bench.async_systems.groups import Prompts
+from rljob_bench.async_systems.hardware import ACCELERATORS_PER_MACHINE, Hardware, Layout
 from rljob_bench.async_systems.outcome import Outcome
 from rljob_bench.async_systems.partial import PartialJob
-from rljob_bench.async_systems.rig import ACCELERATORS_PER_MACHINE, Layout, Rig
 from rljob_bench.async_systems.staged import Batches, one_step, stream, synchronous
 from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.simulator.peers.assumptions import LAMINAR_JOB, STANDARD, LaminarJob, LaminarModel
@@ -59,25 +59,27 @@ def policy_of(job: LaminarJob = LAMINAR_JOB) -> Policy:
     )
 
 
-def play(system: System, rig: Rig, prompts: Prompts, window: Window, job: LaminarJob = LAMINAR_JOB) -> Outcome:
+def play(
+    system: System, hardware: Hardware, prompts: Prompts, window: Window, job: LaminarJob = LAMINAR_JOB
+) -> Outcome:
     """Simulate one job of a system.
 
     Partial rollout has RLJob's admission; with as much open as its replicas take, it computes more contexts again.
     """
     match system:
         case System.SYNCHRONOUS:
-            return synchronous(Batches(rig, prompts), window.updates)
+            return synchronous(Batches(hardware, prompts), window.updates)
         case System.ONE_STEP:
-            return one_step(Batches(rig, prompts), window.updates)
+            return one_step(Batches(hardware, prompts), window.updates)
         case System.STREAM:
-            return stream(Batches(rig, prompts), window.updates, job.minibatches)
+            return stream(Batches(hardware, prompts), window.updates, job.minibatches)
         case System.PARTIAL:
-            return PartialJob(rig, prompts, job.capacity_rounds).play(window.warm_up, window.updates)
+            return PartialJob(hardware, prompts, job.capacity_rounds).play(window.warm_up, window.updates)
         case System.NO_REPACK:
             policy = replace(policy_of(job), repack=None)
-            return Job(rig, prompts, policy).play(window.warm_up, window.updates)
+            return Job(hardware, prompts, policy).play(window.warm_up, window.updates)
         case System.OURS:
-            return Job(rig, prompts, policy_of(job)).play(window.warm_up, window.updates)
+            return Job(hardware, prompts, policy_of(job)).play(window.warm_up, window.updates)
 
 
 def printed_layout(system: System, model: LaminarModel, scale: int) -> Layout:
@@ -132,7 +134,7 @@ def best(system: System, model: LaminarModel, scale: int, prompts: Prompts, wind
     A short search still trains on what the warm-up has left over, which favours layouts with many trainers.
     """
     every = list(layouts(system, model, scale))
-    ranked = sorted(every, key=lambda layout: -play(system, layout.rig(), prompts, search).throughput)
+    ranked = sorted(every, key=lambda layout: -play(system, layout.hardware(), prompts, search).throughput)
     chosen = dict.fromkeys([every[0], *ranked[:2]])
-    found = [Found(layout, play(system, layout.rig(), prompts, window)) for layout in chosen]
+    found = [Found(layout, play(system, layout.hardware(), prompts, window)) for layout in chosen]
     return max(found, key=lambda one: one.outcome.throughput)

@@ -43,8 +43,8 @@ class Watch:
             self._releases += released
             self._moved += len(requests)
             squares = sum(one.context_tokens**2 for one in requests)
-            law = self._rollouts.rig.law
-            self._recomputing += law.prefill(sum(one.context_tokens for one in requests), squares)
+            latency = self._rollouts.hardware.latency
+            self._recomputing += latency.prefill(sum(one.context_tokens for one in requests), squares)
 
     def outcome(self, begin: float, updates: Sequence[Update]) -> Outcome:
         """After the last update."""

@@ -1,1 +1,1 @@
-"""Library: clusters, trials, settings and results that several benchmarks share."""
+"""Library: clusters, experiments, settings and results that several benchmarks share."""

@@ -77,7 +77,7 @@ class BenchmarkCluster:
         size = tensor_parallel or self.tensor_parallel
         speed = self._speed(size)
         return EngineKind(
-            law=speed.latency,
+            latency=speed.latency,
             kv_tokens=speed.kv_tokens,
             stream_seconds=STREAM_SECONDS if self.lendable else float("inf"),
             load_seconds=self.weight_bytes / size / self.assumptions.load_bandwidth.value,
@@ -86,8 +86,8 @@ class BenchmarkCluster:
     def _speed(self, size: int) -> ProfiledEngine:
         if self.engines is not None:
             return self.engines.at(size)
-        law = roofline(self.model, self.accelerator, size, self.achieved)
-        return ProfiledEngine(law, memory(self.model, self.accelerator, size).kv_tokens)
+        latency = roofline(self.model, self.accelerator, size, self.achieved)
+        return ProfiledEngine(latency, memory(self.model, self.accelerator, size).kv_tokens)
 
     def site(self) -> ClusterSpec:
         """Return the machines and the links between them."""

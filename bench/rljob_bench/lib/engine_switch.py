@@ -74,13 +74,15 @@ def measure(
         source, target = engines
         source.wake()
         source.load(version)
-        rig = _Rig(settings.weights.parent / "kv", version, {request.id: request for request in requests})
-        prefill = rig.prefill(source)
+        running = _RunningResponses(
+            settings.weights.parent / "kv", version, {request.id: request for request in requests}
+        )
+        prefill = running.prefill(source)
         each = []
         for _ in range(times):
-            each.append(rig.switch(source, target))
+            each.append(running.switch(source, target))
             source, target = target, source
-        return Switches(build, prefill, each, rig.tokens)
+        return Switches(build, prefill, each, running.tokens)
     finally:
         for engine in engines:
             engine.close()
@@ -117,7 +119,7 @@ def _start(fork_server: ForkServer, settings: EngineSettings, version: int) -> f
         engine.close()
 
 
-class _Rig:
+class _RunningResponses:
     """The responses under way, wherever they are."""
 
     def __init__(self, folder: Path, version: int, requests: dict[str, EngineRequest]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.rules.job import MAX_TOKENS_PER_SEQUENCE
-from rljob_bench.lib.trial import LONGEST_PROMPT, cluster_of
+from rljob_bench.lib.experiment import LONGEST_PROMPT, cluster_of
 from rljob_runtime.cli.bench_result import OptionError
 from rljob_runtime.perf_model.profile import Profile, ProfileError
 from rljob_runtime.simulator.peers.assumptions import SETTINGS, Setting

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.status import RoundReport
+from rljob_bench.lib.experiment import PLAIN, scenario_of
 from rljob_bench.lib.result import settings_of
 from rljob_bench.lib.settings import settings_for
-from rljob_bench.lib.trial import PLAIN, scenario_of
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan

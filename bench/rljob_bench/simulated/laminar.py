@@ -135,12 +135,12 @@ class Measured:
         for system in System:
             for scale in scales:
                 layout = printed_layout(system, model, scale)
-                printed[system, scale] = Found(layout, play(system, layout.rig(), prompts, plan.window))
+                printed[system, scale] = Found(layout, play(system, layout.hardware(), prompts, plan.window))
         found, full = {}, None
         if plan.searched and all_scales:
             found = {system: best(system, model, last, prompts, plan.window, plan.search_window) for system in System}
             layout = printed_layout(System.PARTIAL, model, last)
-            job = PartialJob(layout.rig(), prompts)
+            job = PartialJob(layout.hardware(), prompts)
             full = Found(layout, job.play(plan.full_window.warm_up, plan.full_window.updates))
         return cls(lengths, model, prompts, printed, found, full)
 

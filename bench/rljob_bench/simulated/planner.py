@@ -22,9 +22,9 @@ from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.engines.profiled_engines import ProfiledEngines
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.workloads.generator import Generator
-from rljob_runtime.workloads.law import Law
 from rljob_runtime.workloads.parameters import WorkloadParameters
 from rljob_runtime.workloads.phases import Phases
+from rljob_runtime.workloads.quantile_distribution import Distribution
 
 SIZES = (1, 2, 4)
 ACCELERATORS = 4
@@ -60,8 +60,8 @@ class Setting:
         return WorkloadParameters(
             task=f"median-{median}",
             source="assumed",
-            input_tokens=Law.lognormal(median=150, sigma=0.3),
-            output_tokens=Law.lognormal(median=median, sigma=self.sigma),
+            input_tokens=Distribution.lognormal(median=150, sigma=0.3),
+            output_tokens=Distribution.lognormal(median=median, sigma=self.sigma),
             correlation=self.correlation,
         )
 

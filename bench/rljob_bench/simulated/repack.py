@@ -18,10 +18,10 @@ from typing import Any
 
 from rljob_bench.async_systems.asynchronous import Job, Policy
 from rljob_bench.async_systems.groups import Prompts
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.ideal import token_seconds
 from rljob_bench.async_systems.lengths import prompts_of, recorded, workload_of
 from rljob_bench.async_systems.outcome import Outcome
-from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.systems import System, Window, policy_of, printed_layout
 from rljob_bench.simulated.laminar import assumed, told
 from rljob_runtime.cli.bench_result import figure
@@ -48,7 +48,7 @@ def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
     Raises `TraceError`.
     """
     window = QUICK if quick else WINDOW
-    rig = printed_layout(System.OURS, MODEL, SCALE).rig()
+    hardware = printed_layout(System.OURS, MODEL, SCALE).hardware()
     if traces is not None:
         lengths = recorded(traces, seed)
     else:
@@ -57,11 +57,12 @@ def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
     rows: list[dict[str, Any]] = []
     for place, (name, workload) in enumerate(lengths.items()):
         prompts = prompts_of(workload)
-        compared = Compared.of(name, rig, prompts, window)
+        compared = Compared.of(name, hardware, prompts, window)
         figures += compared.figures(GOAL if not place and traces is None else None)
         rows += compared.rows()
         if not place:
-            even = Compared.of(f"{name}.flat-latency", replace(rig, law=flat(rig.law)), prompts, window)
+            without_slope = replace(hardware, latency=flat(hardware.latency))
+            even = Compared.of(f"{name}.flat-latency", without_slope, prompts, window)
             figures += even.figures(None)
             rows += even.rows()
             if not quick:
@@ -69,15 +70,15 @@ def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
     return {
         "bench": "repack",
         "seed": seed,
-        "settings": {"quick": quick, "replicas": rig.replicas, "lengths": list(lengths), **assumed()},
+        "settings": {"quick": quick, "replicas": hardware.replicas, "lengths": list(lengths), **assumed()},
         "figures": figures,
         "rows": rows,
     }
 
 
-def flat(law: LatencyModel) -> LatencyModel:
+def flat(latency: LatencyModel) -> LatencyModel:
     """Return a latency model in which each step takes as long as that of one sequence without context."""
-    return replace(law, knots=((1.0, law.base(1)),), context_token_seconds=0.0)
+    return replace(latency, knots=((1.0, latency.base(1)),), context_token_seconds=0.0)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Compared:
     """Without repack, with it, and with the paper's rule."""
 
     name: str
-    rig: Rig
+    hardware: Hardware
     prompts: Prompts
     window: Window
     without: Outcome
@@ -93,14 +94,14 @@ class Compared:
     fitting: Outcome
 
     @classmethod
-    def of(cls, name: str, rig: Rig, prompts: Prompts, window: Window) -> Compared:
+    def of(cls, name: str, hardware: Hardware, prompts: Prompts, window: Window) -> Compared:
         """Play them."""
         usual = replace(policy_of(), capacity=UNBOUNDED, batchwise=True)
         without, repacked, fitting = (
-            Job(rig, prompts, policy).play(window.warm_up, window.updates)
+            Job(hardware, prompts, policy).play(window.warm_up, window.updates)
             for policy in (replace(usual, repack=None), usual, replace(usual, plan=merges_that_fit))
         )
-        return cls(name, rig, prompts, window, without, repacked, fitting)
+        return cls(name, hardware, prompts, window, without, repacked, fitting)
 
     def gain(self, outcome: Outcome) -> float:
         """Tokens generated, over those without repack, in the same time."""
@@ -109,7 +110,7 @@ class Compared:
     def figures(self, goal: float | None) -> Iterator[dict[str, Any]]:
         """Yield the figures of generation, the caches, and the latency of responses."""
         groups = [group for number in range(self.window.updates) for group in self.prompts.batch(number)]
-        most = self.rig.replicas / token_seconds(self.rig, groups)
+        most = self.hardware.replicas / token_seconds(self.hardware, groups)
         limit = most / self.without.generation
         yield figure(f"{self.name}.generation", self.gain(self.repacked), goal, PAPER, limit)
         yield figure(f"{self.name}.generation_by_the_papers_rule", self.gain(self.fitting), None, PAPER, limit)
@@ -158,5 +159,5 @@ def ablations(compared: Compared) -> Iterator[dict[str, Any]]:
     window = compared.window
     for label, policy in changed.items():
         if policy != usual:
-            outcome = Job(compared.rig, compared.prompts, policy).play(window.warm_up, window.updates)
+            outcome = Job(compared.hardware, compared.prompts, policy).play(window.warm_up, window.updates)
             yield compared.row(label, outcome)

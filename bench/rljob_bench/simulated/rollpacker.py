@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_bench.lib.experiment import AUTO, PLAIN, TAIL, Experiment, Technique, ideal_seconds, run, speedup
 from rljob_bench.lib.result import settings_of
 from rljob_bench.lib.settings import settings_for, small
-from rljob_bench.lib.trial import AUTO, PLAIN, TAIL, Experiment, Technique, ideal_seconds, run, speedup
 from rljob_runtime.cli.bench_result import OptionError, figure
 from rljob_runtime.perf_model.profile import Profile
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -146,12 +146,12 @@ class Measured:
     tail: Experiment
     rewarded: Mapping[float, Sequence[Experiment]]
 
-    def over(self, plain: Experiment, trial: Experiment, stage: float, trial_stage: float = 0.0) -> float:
+    def over(self, plain: Experiment, experiment: Experiment, stage: float, experiment_stage: float = 0.0) -> float:
         """Return a job's prompts for one of the plain job in the same time, both of as many rounds.
 
         The stages are of rewards, after generation.
         """
-        return speedup(plain.first(len(trial.reports)), trial, stage, trial_stage)
+        return speedup(plain.first(len(experiment.reports)), experiment, stage, experiment_stage)
 
     def figures(self) -> list[dict[str, Any]]:
         """Return the steps against the colocated plain job whose rewards are a `stage`.
@@ -175,7 +175,7 @@ class Measured:
         yield told("disaggregated", speedup(base, self.plain, stage, stage), limits[stage])
         yield told("tail", self.over(base, self.tail, stage, stage), limits[stage])
         # The fixed timeout comes first, so that tail batching stands for the adaptive one.
-        steps = {trial.technique.name: trial for trial in self.rewarded[stage]}
+        steps = {experiment.technique.name: experiment for experiment in self.rewarded[stage]}
         for step, technique in (("reward", TAIL), ("planner", PLANNER), ("stream", STREAM)):
             yield told(step, self.over(base, steps[technique.name], stage), limits[stage])
         for step, technique, goal in (
@@ -184,7 +184,7 @@ class Measured:
         ):
             yield told(step, self.over(base, steps[technique.name], stage), limits[stage], goal)
             yield told(f"{step}_over_disaggregated", self.over(self.plain, steps[technique.name], stage), None)
-            (free,) = (trial for trial in self.rewarded[0.0] if trial.technique.name == technique.name)
+            (free,) = (experiment for experiment in self.rewarded[0.0] if experiment.technique.name == technique.name)
             yield told(f"{step}_without_reward_time", self.over(base, free, 0.0), limits[0.0])
 
     def rows(self) -> list[dict[str, Any]]:
@@ -192,26 +192,26 @@ class Measured:
         return list(self._rows())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        for stage, trials in self.rewarded.items():
-            for layout, trial in (
+        for stage, experiments in self.rewarded.items():
+            for layout, experiment in (
                 ("colocated", self.plain_colocated),
                 ("disaggregated", self.plain),
                 ("colocated", self.tail_colocated),
                 ("disaggregated", self.tail),
             ):
-                yield self._row(trial, layout, "a stage" if stage else "none", stage, stage)
-            for trial in trials:
-                yield self._row(trial, "disaggregated", _reward(trial.technique.timeout), stage, 0.0)
+                yield self._row(experiment, layout, "a stage" if stage else "none", stage, stage)
+            for experiment in experiments:
+                yield self._row(experiment, "disaggregated", _reward(experiment.technique.timeout), stage, 0.0)
 
-    def _row(self, trial: Experiment, layout: str, reward: str, seconds: float, stage: float) -> dict[str, Any]:
+    def _row(self, experiment: Experiment, layout: str, reward: str, seconds: float, stage: float) -> dict[str, Any]:
         return {
             "setting": self.setting.name,
             "layout": layout,
-            **trial.row(stage),
+            **experiment.row(stage),
             "reward": reward,
             "reward_seconds": seconds,
-            "over_plain_colocated": round(self.over(self.plain_colocated, trial, seconds, stage), 3),
-            "over_plain_disaggregated": round(self.over(self.plain, trial, seconds, stage), 3),
+            "over_plain_colocated": round(self.over(self.plain_colocated, experiment, seconds, stage), 3),
+            "over_plain_disaggregated": round(self.over(self.plain, experiment, seconds, stage), 3),
         }
 
 
@@ -261,8 +261,8 @@ def factor_figures(
     for prompts, responses, printed in FACTORS:
         name = f"tail batching {prompts} x {responses}"
         known = (tail.technique.prompt_factor, tail.technique.response_factor) == (prompts, responses)
-        trial = tail if known else run(setting, Technique(name, prompts, responses), rounds, seed, colocated=True)
-        value = plain.first(rounds).generation / trial.generation
+        experiment = tail if known else run(setting, Technique(name, prompts, responses), rounds, seed, colocated=True)
+        value = plain.first(rounds).generation / experiment.generation
         label = f"{setting.name}.rollout_{prompts:g}_prompts_{responses:g}_responses"
         figures.append(figure(label, value, None, f"RollPacker Fig. 11: {printed}x", None))
     return figures

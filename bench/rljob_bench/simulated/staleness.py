@@ -18,9 +18,9 @@ from typing import Any
 
 from rljob_bench.async_systems.asynchronous import Job, Policy
 from rljob_bench.async_systems.groups import Prompts
+from rljob_bench.async_systems.hardware import Layout
 from rljob_bench.async_systems.lengths import prompts_of, recorded, workload_of
 from rljob_bench.async_systems.outcome import Outcome
-from rljob_bench.async_systems.rig import Layout
 from rljob_bench.async_systems.systems import System, Window, play, policy_of, printed_layout
 from rljob_bench.simulated.laminar import GOAL_STALENESS, assumed, told
 from rljob_runtime.cli.bench_result import figure
@@ -52,7 +52,7 @@ def staleness(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str
         prompts = prompts_of(workload)
         for model, scale, trainers in SETTINGS[:1] if quick else SETTINGS:
             synchronous = play(
-                System.SYNCHRONOUS, printed_layout(System.SYNCHRONOUS, model, scale).rig(), prompts, window
+                System.SYNCHRONOUS, printed_layout(System.SYNCHRONOUS, model, scale).hardware(), prompts, window
             )
             layout = printed_layout(System.OURS, model, scale)
             layout = layout if trainers is None else replace(layout, trainers=trainers)
@@ -88,7 +88,7 @@ class Curve:
 
     def play(self, policy: Policy) -> Outcome:
         """One of them."""
-        return Job(self.layout.rig(), self.prompts, policy).play(self.window.warm_up, self.window.updates)
+        return Job(self.layout.hardware(), self.prompts, policy).play(self.window.warm_up, self.window.updates)
 
     def figures(self, usual: Outcome) -> Iterator[dict[str, Any]]:
         """Of the distribution."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_bench.lib.experiment import PLAIN, TAIL, Experiment, Technique, cluster_of, run, speedup
 from rljob_bench.lib.result import settings_of
 from rljob_bench.lib.settings import settings_for, small
-from rljob_bench.lib.trial import PLAIN, TAIL, Experiment, Technique, cluster_of, run, speedup
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.perf_model.profile import Profile
@@ -63,8 +63,8 @@ def stream(*, quick: bool, seed: int, traces: Path | None = None, profile: Profi
             compared = Compared.of(setting, technique, rounds, seed)
             ablations = {} if setting in plan.settings else ablated(setting, compared.loaned.technique, rounds, seed)
             figures += compared.figures(setting, ablations)
-            trials = (*compared.trials, *ablations.values())
-            rows += [{"setting": setting.name, **trial.row()} for trial in trials]
+            experiments = (*compared.experiments, *ablations.values())
+            rows += [{"setting": setting.name, **experiment.row()} for experiment in experiments]
     return {
         "bench": "stream",
         "seed": seed,
@@ -81,7 +81,7 @@ def scarce(setting: Setting) -> Setting:
     return replace(setting, name=f"{setting.name}-few-trainers", trainer_accelerators=trainers)
 
 
-def at_once(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:
+def at_end(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:
     """Return the same, but nothing is trained on before all of it is generated."""
     return lambda settings: replace(adapt(settings), fetch_as_they_end=False)
 
@@ -111,7 +111,7 @@ def ablated(setting: Setting, loaned: Technique, rounds: int, seed: int) -> dict
     }
     last = techniques[f"from_{TRIGGERS[-1] * 100:.0f}"]
     assert last.adapt is not None
-    techniques["at_once"] = replace(last, name=f"{last.name}, fetched at once", adapt=at_once(last.adapt))
+    techniques["at_end"] = replace(last, name=f"{last.name}, fetched at the end", adapt=at_end(last.adapt))
     for label, (least, most) in other_windows().items():
         name = f"{loaned.name}, looked for from {least:.0%} to {most:.0%}"
         techniques[label] = replace(loaned, name=name, adapt=window(least, most))
@@ -134,7 +134,7 @@ class Compared:
         return cls(*(run(setting, each, rounds, seed, colocated=False) for each in (technique, beside, loaned)))
 
     @property
-    def trials(self) -> tuple[Experiment, Experiment, Experiment]:
+    def experiments(self) -> tuple[Experiment, Experiment, Experiment]:
         """All of them."""
         return self.after, self.beside, self.loaned
 
@@ -145,8 +145,8 @@ class Compared:
         alone, shared = (self.after.seconds() / overlapped(setting, self.after, loaned=each) for each in (False, True))
         yield figure(name, speedup(self.after, self.beside), goal, anchor, alone)
         yield figure(f"{name}.loaned", speedup(self.after, self.loaned), goal, anchor, shared)
-        for label, trial in ablations.items():
-            yield figure(f"{name}.loaned.{label}", speedup(self.after, trial), limit=shared)
+        for label, experiment in ablations.items():
+            yield figure(f"{name}.loaned.{label}", speedup(self.after, experiment), limit=shared)
 
 
 def overlapped(setting: Setting, after: Experiment, *, loaned: bool) -> float:

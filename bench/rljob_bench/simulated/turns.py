@@ -130,7 +130,7 @@ class Measured:
 
     def _play(self, system: System, scale: int, prompts: Prompts) -> Found:
         layout = printed_layout(system, self._model, scale)
-        return Found(layout, play(system, layout.rig(), prompts, self._window, SEARCH_JOB))
+        return Found(layout, play(system, layout.hardware(), prompts, self._window, SEARCH_JOB))
 
     def _ratio(self, system: System, scale: int) -> float:
         synchronous = self._found[System.SYNCHRONOUS, scale].outcome

@@ -45,20 +45,20 @@ PERTURBATION = 0.3
 """How far each coefficient of the engine may be off its model."""
 
 
-def perturbed(law: LatencyModel, random: Random, by: float = PERTURBATION) -> LatencyModel:
+def perturbed(latency: LatencyModel, random: Random, by: float = PERTURBATION) -> LatencyModel:
     """Return an engine with each coefficient off by up to this share, each by its own."""
 
     def off() -> float:
         return 1 + by * random.uniform(-1, 1)
 
     fixed, slope = off(), off()
-    first = law.knots[0][1]
+    first = latency.knots[0][1]
     return LatencyModel(
-        tuple((batch, fixed * first + slope * (seconds - first)) for batch, seconds in law.knots),
-        law.context_token_seconds * off(),
-        law.prefill_seconds * off(),
-        law.prefill_token_seconds * off(),
-        law.prefill_square_seconds * off(),
+        tuple((batch, fixed * first + slope * (seconds - first)) for batch, seconds in latency.knots),
+        latency.context_token_seconds * off(),
+        latency.prefill_seconds * off(),
+        latency.prefill_token_seconds * off(),
+        latency.prefill_square_seconds * off(),
     )
 
 
@@ -80,7 +80,7 @@ class Job:
 
 
 @dataclass
-class Trial:
+class PlanExperiment:
     """What came of it: seconds of each round, the plans, and predicted seconds where something was predicted."""
 
     seconds: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Trial:
         return sum(self.seconds)
 
 
-def play(job: Job, choices: CandidatePlans) -> Trial:
+def play(job: Job, choices: CandidatePlans) -> PlanExperiment:
     """All rounds of the job."""
     return _Play(job, choices).to_the_end()
 
@@ -108,13 +108,13 @@ class _Play:
         self._queue: list[PromptKey] = []
         self._attempts: dict[PromptKey, int] = {}
         self._cursor = self._fresh()
-        self.trial = Trial()
+        self.experiment = PlanExperiment()
 
-    def to_the_end(self) -> Trial:
+    def to_the_end(self) -> PlanExperiment:
         plan = self._choices.reference
         for step in range(1, self._job.rounds + 1):
             plan = self._play_round(step, plan)
-        return self.trial
+        return self.experiment
 
     def _fresh(self) -> Iterator[PromptKey]:
         index = 0
@@ -124,8 +124,8 @@ class _Play:
 
     def _play_round(self, step: int, in_force: Plan) -> Plan:
         job, left = self._job, self._job.rounds - step + 1
-        what_if = self._what_if(step, left)
-        decision = decide(what_if, in_force) if what_if is not None else None
+        planner = self._planner(step, left)
+        decision = decide(planner, in_force) if planner is not None else None
         plan = decision.plan if decision is not None else self._choices.reference
         opening = next_round(job.prompts, job.responses, plan.factors, len(self._queue), left)
         queued = self._queue[: opening.queued]
@@ -136,11 +136,11 @@ class _Play:
         self._queue = [*self._queue[len(queued) :], *(keys[lost] for lost in went.lost)]
         self._remember(step, keys, asked, went, queued)
         prediction = decision.prediction if decision is not None else None
-        self.trial.plans.append(plan)
-        self.trial.seconds.append(job.costs.round(went, plan.stream))
-        self.trial.predicted.append(prediction.of(opening.shape.kind, opening.queued) if prediction else None)
+        self.experiment.plans.append(plan)
+        self.experiment.seconds.append(job.costs.round(went, plan.stream))
+        self.experiment.predicted.append(prediction.of(opening.shape.kind, opening.queued) if prediction else None)
         explained = prediction.explained(opening.shape.kind, opening.queued) if prediction else None
-        self._believed.append((step, self.trial.seconds[-1], explained))
+        self._believed.append((step, self.experiment.seconds[-1], explained))
         if opening.shape.kind is RoundKind.PLAIN:
             self._whole.append(step)
         return plan
@@ -152,7 +152,7 @@ class _Play:
         lengths = tuple(min(limit, max(1, response.output_tokens)) for response in drawn.responses)
         return PromptDemand(max(1, int(drawn.input_tokens)), lengths)
 
-    def _what_if(self, step: int, left: int) -> RoundPlanner | None:
+    def _planner(self, step: int, left: int) -> RoundPlanner | None:
         job = self._job
         if not self._past or not self._choices.is_undecided:
             return None
@@ -161,8 +161,8 @@ class _Play:
         lengths = LengthModel(population([one for one in self._past if one.step in steps]), job.limit)
         if not has_enough_history(min(step - since, step - 1), len(lengths)):
             return None
-        outlook = PlanningHorizon(job.prompts, job.responses, left, len(self._queue))
-        return RoundPlanner(self._choices, job.model, lengths, job.costs, outlook, seed=f"{job.seed}/{step}")
+        horizon = PlanningHorizon(job.prompts, job.responses, left, len(self._queue))
+        return RoundPlanner(self._choices, job.model, lengths, job.costs, horizon, seed=f"{job.seed}/{step}")
 
     def _remember(
         self,
@@ -185,7 +185,7 @@ class _Play:
         self._past.append(PastRound(step, prompts, frozenset(queued)))
 
 
-def against(job: Job, choices: CandidatePlans) -> tuple[Trial, Trial]:
+def against(job: Job, choices: CandidatePlans) -> tuple[PlanExperiment, PlanExperiment]:
     """Return the job with these choices, and with their reference plan alone."""
     return play(job, choices), play(job, replace(choices, plans=choices.plans[:1]))
 
@@ -201,7 +201,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     told = parser.parse_args()
     shape = MODELS[told.model]
-    law, kv_tokens = roofline(shape, H800, told.tensor_parallel), memory(shape, H800, told.tensor_parallel).kv_tokens
+    latency = roofline(shape, H800, told.tensor_parallel)
+    kv_tokens = memory(shape, H800, told.tensor_parallel).kv_tokens
     replicas = max(1, told.prompts * told.responses // 64)
     for workload in told.workloads:
         for seed in range(told.seeds):
@@ -209,8 +210,8 @@ def main() -> None:
                 open_workload(workload, seed),
                 *(told.prompts, told.responses, told.rounds),
                 limit=40_000,
-                model=EngineFleet(law, replicas, kv_tokens),
-                engines=EngineFleet(perturbed(law, Random(seed)) if seed else law, replicas, kv_tokens),
+                model=EngineFleet(latency, replicas, kv_tokens),
+                engines=EngineFleet(perturbed(latency, Random(seed)) if seed else latency, replicas, kv_tokens),
                 costs=Costs(reward=1.0, update=8.0, token=2e-6, broadcast=2.0),
                 seed=seed,
                 then=(told.at, open_workload(told.then, seed)) if told.then else None,

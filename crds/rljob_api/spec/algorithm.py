@@ -99,7 +99,7 @@ class TruncatedImportanceSampling(Model):
 
 
 class ScheduleKind(StrEnum):
-    """The course of the learning rate after warm-up."""
+    """The schedule of the learning rate after warm-up."""
 
     CONSTANT = "Constant"
     LINEAR = "Linear"

@@ -49,7 +49,7 @@ def plan(
         idle = tuple(eviction.with_short_grace(removal, job.spec) for removal in decided.idle)
         decided = replace(decided, removals=removals, idle=idle, events=(*decided.events, *map(forced_out, stuck)))
         decided = replace(decided, used_pods=single_episode_pods.used(observed.runners.values()))
-    moments = [*moments, *single_episode_pods.look_again(observed.runners.values())]
+    moments = [*moments, *single_episode_pods.next_checks(observed.runners.values())]
     waits = (decided.again_seconds, earliest_wait(moments, now), REMOVED_SECONDS if decided.removals else None)
     return replace(decided, again_seconds=min((wait for wait in waits if wait is not None), default=None))
 

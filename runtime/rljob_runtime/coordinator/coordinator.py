@@ -72,7 +72,7 @@ from rljob_runtime.scheduling.status_cadence import resumed_status
 
 log = logging.getLogger(__name__)
 
-PRUNED_AT_ONCE = 4
+MOST_PRUNED = 4
 """Most rounds that are pruned after one that was closed."""
 
 EVALUATION_OVERLAP = "EvaluationOverlap"
@@ -285,7 +285,7 @@ class Coordinator:
 
     async def _prune(self) -> None:
         """Prune old rounds, a few at a time if the store has many."""
-        for _ in range(PRUNED_AT_ONCE):
+        for _ in range(MOST_PRUNED):
             if not await self._store.do(lambda store: store.prune(self._settings.keep_rounds)):
                 return
 

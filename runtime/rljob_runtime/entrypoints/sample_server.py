@@ -25,7 +25,7 @@ MOST_BYTES = 4 << 20
 """Bytes in an answer, but one line at least."""
 ANSWER_SECONDS = 8.0
 """Longest wait for the volume."""
-AT_ONCE = 2
+MOST_READERS = 2
 """Requests that read the volume concurrently; further ones are refused."""
 
 EVALUATION_SAMPLES = "/evaluation-samples/{name:[-a-z0-9]{1,63}}"
@@ -87,7 +87,7 @@ class _VolumeReader:
         given = request.headers.get(SAMPLES_KEY_HEADER, "")
         if not hmac.compare_digest(given.encode(), self._key):
             return web.Response(status=403, text=f"header {SAMPLES_KEY_HEADER} is missing or wrong\n")
-        if self._reading >= AT_ONCE:
+        if self._reading >= MOST_READERS:
             return web.Response(status=503, text="other readers wait for the volume\n")
         self._reading += 1
 

@@ -88,7 +88,7 @@ class EngineSimulator:
                 f"kv_tokens {kv_tokens}, max_sequences {max_sequences}, watermark {watermark}: at least 2, at least 1, "
                 "and a share below 1 would be right"
             )
-        self.law = latency
+        self.latency = latency
         self.kv_tokens = kv_tokens
         self._max_sequences = max_sequences
         self._prefill_budget = math.inf if prefill_budget is None else prefill_budget
@@ -215,14 +215,14 @@ class EngineSimulator:
             steps = self._steps_done(now) + 1
             if steps < iteration.steps:
                 iteration.steps = steps
-                iteration.end = iteration.start + self.law.decode(len(self._running), self._context, steps)
+                iteration.end = iteration.start + self.latency.decode(len(self._running), self._context, steps)
 
     def _steps_done(self, now: float) -> int:
         """Count the complete decode steps of the iteration."""
         iteration = self._iteration
         if iteration is None or not iteration.steps:
             return 0
-        done = self.law.steps_within(len(self._running), self._context, now - iteration.start)
+        done = self.latency.steps_within(len(self._running), self._context, now - iteration.start)
         return min(done, iteration.steps - 1)
 
     def _decoded(self, steps: int) -> StepTotals:
@@ -230,7 +230,7 @@ class EngineSimulator:
         if not steps:
             return NO_STEPS
         running, context = len(self._running), self._context
-        seconds = self.law.decode(running, context, steps)
+        seconds = self.latency.decode(running, context, steps)
         return StepTotals(steps, steps * running, steps * context + running * steps * (steps + 1) // 2, 0, seconds)
 
     def _complete(self, iteration: _Iteration) -> None:
@@ -262,7 +262,7 @@ class EngineSimulator:
             # A preempted sequence does not fit until another ends. Behind a smaller one of a lower value, it need not.
             one_step = owes_step or (preempted and self._has_priorities)
             steps = min(end.finishes_at - self._steps, 1 if one_step else room)
-            seconds = self.law.decode(len(self._running), self._context, steps)
+            seconds = self.latency.decode(len(self._running), self._context, steps)
         else:
             self._iteration = None
             return
@@ -338,7 +338,7 @@ class EngineSimulator:
         squares = sum(one.context**2 - one.cached**2 for one in admitted)
         if not tokens:
             return 0.0
-        seconds = self.law.prefill(tokens, squares)
+        seconds = self.latency.prefill(tokens, squares)
         self._prefilled += tokens
         self._prefills += StepTotals(1, 0, 0, tokens, seconds, squares)
         self._recomputed += sum(one.context for one in admitted if one.preempted)

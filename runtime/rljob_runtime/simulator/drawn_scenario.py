@@ -24,7 +24,7 @@ from rljob_runtime.simulator.peers.cluster import SHORT_BOUNDS, ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
 from rljob_runtime.simulator.peers.harness import Fault as HarnessFault
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.scenario import BestModel, Evaluated, Experience, Scenario
 
@@ -121,7 +121,7 @@ def _draw_rounds(seed: int) -> Scenario:
         site=ClusterSpec(
             replicas=random_.choice([1, 1, 2, 4]),
             engine=EngineKind(
-                law=LatencyModel(((1, step_seconds), (64, 2 * step_seconds)), 1e-7, 0.02, 1e-5, 1e-9),
+                latency=LatencyModel(((1, step_seconds), (64, 2 * step_seconds)), 1e-7, 0.02, 1e-5, 1e-9),
                 kv_tokens=random_.choice([4_000, 20_000, 1_000_000]),
                 max_sequences=random_.choice([4, 64]),
                 stream_seconds=random_.choice([0.25, 1.0]),
@@ -161,7 +161,7 @@ def _with_layouts(scenario: Scenario, random_: random.Random) -> Scenario:
         return scenario
     wider = tuple((size, replace(engine, kv_tokens=3 * size * engine.kv_tokens)) for size in sizes)
     site = replace(site, wider=wider, layout_seconds=random_.choice([0.1, 1.0]))
-    return replace(scenario, site=site, restless=random_.random() < 0.75)
+    return replace(scenario, site=site, random_layout_changes=random_.random() < 0.75)
 
 
 def _with_loans(scenario: Scenario, random_: random.Random) -> Scenario:
@@ -270,7 +270,7 @@ def _with_faster_sizes(scenario: Scenario, random_: random.Random) -> Scenario:
     exponent = random_.choice([0.5, 0.9])
     site = scenario.site
     wider = tuple(
-        (size, replace(engine, law=engine.law.scaled((site.tensor_parallel / size) ** exponent)))
+        (size, replace(engine, latency=engine.latency.scaled((site.tensor_parallel / size) ** exponent)))
         for size, engine in site.wider
     )
     return replace(scenario, site=replace(site, wider=wider))
@@ -324,15 +324,15 @@ def _with_states(scenario: Scenario, random_: random.Random) -> Scenario:
         return scenario
 
     def drawn(one: Environment) -> Environment:
-        law = replace(one.harness, differing=random_.choice([0, 300]))
-        return replace(one, harness=law, state=random_.choice([None, *EnvironmentState]))
+        script = replace(one.harness, differing=random_.choice([0, 300]))
+        return replace(one, harness=script, state=random_.choice([None, *EnvironmentState]))
 
     environments = tuple(map(drawn, scenario.episodes.environments))
     return replace(scenario, episodes=replace(scenario.episodes, environments=environments))
 
 
 def _draw_environment(scenario: Scenario, random_: random.Random) -> Environment:
-    law = HarnessLaw(
+    script = HarnessScript(
         turns=random_.choice([1, 3, 6]),
         prompt_tokens=random_.choice([3, 40]),
         tool_tokens=random_.choice([1, 30]),
@@ -343,7 +343,7 @@ def _draw_environment(scenario: Scenario, random_: random.Random) -> Environment
         rewards=random_.choice([0, scenario.reward_levels]),
         ends_when_cut=random_.random() < 0.5,
     )
-    return Environment(law, max_turns=random_.choice([2, 16, 16]), seconds=random_.choice([20.0, 300.0]))
+    return Environment(script, max_turns=random_.choice([2, 16, 16]), seconds=random_.choice([20.0, 300.0]))
 
 
 _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {

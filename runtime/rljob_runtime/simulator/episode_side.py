@@ -18,7 +18,7 @@ from rljob_runtime.simulator.core.network import LIFE, CoordinatorIncarnation
 from rljob_runtime.simulator.core.process_clock import loop_time
 from rljob_runtime.simulator.core.tokens import digest
 from rljob_runtime.simulator.peers.gateway import RunnerDoor, SimulatedGateway
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from rljob_runtime.simulator.peers.runners import RunnerProcess, SimulatedRunners
 
@@ -30,7 +30,7 @@ RUNNERS = 2
 class Environment:
     """An environment of a scenario. `max_turns`, `seconds`: its limits, which harnesses do not know."""
 
-    harness: HarnessLaw
+    harness: HarnessScript
     max_turns: int = 16
     seconds: float = 300.0
     state: EnvironmentState | None = None

@@ -15,7 +15,7 @@ STATES = (State.MIGRATE, State.RECOMPUTE)
 
 
 class RandomSwitches:
-    """A `scheduling.layouts.layout_switch.SwitchPolicy`. The same seed and course of a run give the same switches."""
+    """A `scheduling.layouts.layout_switch.SwitchPolicy`. The same seed and events of a run give the same switches."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"{seed}/forced-switches")

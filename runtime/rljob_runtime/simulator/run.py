@@ -154,7 +154,7 @@ class _Run:
             scenario.seed,
             scenario.site.latency,
             self._observe,
-            scenario.restless,
+            scenario.random_layout_changes,
         )
         if scenario.best_model is not None:
             self._world.disk.room = scenario.best_model.room

@@ -138,7 +138,7 @@ class Scenario:
     max_prompt_tokens: int = 500
     max_response_tokens: int = 1000
     heartbeat_seconds: float = 0.5
-    restless: bool = False
+    random_layout_changes: bool = False
     """Whether the operator changes layouts randomly after rounds, more often than the planner would."""
     switches: bool = False
     """Whether machines change their TP size inside rounds, at random."""

@@ -46,7 +46,7 @@ class TrainingConfig:
     learning_rate: float = 1e-6
     warmup_steps: int = 0
     schedule: ScheduleKind = ScheduleKind.CONSTANT
-    """Course of the learning rate after warm-up."""
+    """Schedule of the learning rate after warm-up."""
     decay_steps: int = 0
     """Step in which a falling learning rate reaches its final value."""
     final_factor: float = 0.0

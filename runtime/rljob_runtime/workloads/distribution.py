@@ -17,8 +17,8 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rljob_runtime.workloads.errors import TraceError
-from rljob_runtime.workloads.law import Law, TurnCounts
 from rljob_runtime.workloads.parameters import ToolUse, WorkloadParameters
+from rljob_runtime.workloads.quantile_distribution import Distribution, TurnCounts
 from rljob_runtime.workloads.rows import explain
 
 _NORMAL = NormalDist()
@@ -134,7 +134,7 @@ class DistributionParameters(_Part):
             input_correlation=self.math_task.joint_distribution.correlation,
         )
 
-    def tool_use(self, correlation: float, seconds: Law, cap: int) -> WorkloadParameters:
+    def tool_use(self, correlation: float, seconds: Distribution, cap: int) -> WorkloadParameters:
         """Return multi-turn tool use: model calls are turns, and the input of each but the first is the tool's answer.
 
         Lengths of turns are independent here; in the file they depend slightly on each other."""
@@ -142,7 +142,7 @@ class DistributionParameters(_Part):
         counts = task.call_count_distribution
         weights = tuple(counts.get(count, 0.0) for count in range(1, max(counts) + 1))
 
-        def law(names: dict[int, list[str]]) -> Law:
+        def mixture(names: dict[int, list[str]]) -> Distribution:
             models = task.sequence_models
             return _lognormals(
                 [models[count].lognormal(name, counts[count]) for count in counts for name in names[count]], cap
@@ -151,25 +151,25 @@ class DistributionParameters(_Part):
         return WorkloadParameters(
             task="tools-235b",
             source=f"PolyTrace sequence_models; correlation {correlation} assumed; tool seconds of another trace",
-            input_tokens=law({count: ["input_1"] for count in counts}),
-            output_tokens=law({count: [f"output_{count}"] for count in counts}),
+            input_tokens=mixture({count: ["input_1"] for count in counts}),
+            output_tokens=mixture({count: [f"output_{count}"] for count in counts}),
             correlation=correlation,
             tool_use=ToolUse(
                 turns=TurnCounts(weights=weights),
                 turns_correlation=correlation,
-                call_tokens=law({count: [f"output_{call}" for call in range(1, count)] for count in counts}),
-                answer_tokens=law({count: [f"input_{call}" for call in range(2, count + 1)] for count in counts}),
+                call_tokens=mixture({count: [f"output_{call}" for call in range(1, count)] for count in counts}),
+                answer_tokens=mixture({count: [f"input_{call}" for call in range(2, count + 1)] for count in counts}),
                 seconds=seconds,
             ),
         )
 
 
-def _gaussians(components: Sequence[Component], cap: int) -> Law:
-    return Law.from_cdf(lambda tokens: _mixture_cdf(components, tokens), 1, cap)
+def _gaussians(components: Sequence[Component], cap: int) -> Distribution:
+    return Distribution.from_cdf(lambda tokens: _mixture_cdf(components, tokens), 1, cap)
 
 
-def _lognormals(components: Sequence[Component], cap: int) -> Law:
-    return Law.from_cdf(lambda tokens: _mixture_cdf(components, math.log(tokens)), 1, cap)
+def _lognormals(components: Sequence[Component], cap: int) -> Distribution:
+    return Distribution.from_cdf(lambda tokens: _mixture_cdf(components, math.log(tokens)), 1, cap)
 
 
 def _mixture_cdf(components: Sequence[Component], value: float) -> float:

@@ -8,8 +8,8 @@ from statistics import NormalDist
 import numpy as np
 
 from rljob_runtime.workloads.generator import Generator
-from rljob_runtime.workloads.law import Floats, Law, TurnCounts, fit_law
 from rljob_runtime.workloads.parameters import ToolUse, WorkloadParameters
+from rljob_runtime.workloads.quantile_distribution import Distribution, Floats, TurnCounts, fit_distribution
 from rljob_runtime.workloads.summary import intraclass_correlation
 from rljob_runtime.workloads.trace import Trace
 from rljob_runtime.workloads.workload import Prompt, Response, batch
@@ -32,10 +32,10 @@ def fit(trace: Trace, source: str) -> WorkloadParameters:
     parameters = WorkloadParameters(
         task=trace.task,
         source=source,
-        input_tokens=fit_law(np.array([prompt.input_tokens for prompt in prompts])),
-        output_tokens=fit_law(np.array([response.turns[-1].tokens for response in trace.responses()])),
+        input_tokens=fit_distribution(np.array([prompt.input_tokens for prompt in prompts])),
+        output_tokens=fit_distribution(np.array([response.turns[-1].tokens for response in trace.responses()])),
         correlation=0,
-        reward_seconds=_seconds_law(rewards) if rewards else None,
+        reward_seconds=_seconds_distribution(rewards) if rewards else None,
         kept_share=sum(kept) / len(kept) if kept else None,
         tool_use=_tool_use(trace),
     )
@@ -51,14 +51,16 @@ def _tool_use(trace: Trace) -> ToolUse | None:
     return ToolUse(
         turns=TurnCounts(weights=tuple((counts / counts.sum()).round(5).tolist())),
         turns_correlation=0,
-        call_tokens=fit_law(np.array([turn.tokens for turns in trace.responses() for turn in turns.turns[:-1]])),
-        answer_tokens=fit_law(np.maximum(1, [call.tokens for call in calls])),
-        seconds=_seconds_law([call.seconds for call in calls]),
+        call_tokens=fit_distribution(
+            np.array([turn.tokens for turns in trace.responses() for turn in turns.turns[:-1]])
+        ),
+        answer_tokens=fit_distribution(np.maximum(1, [call.tokens for call in calls])),
+        seconds=_seconds_distribution([call.seconds for call in calls]),
     )
 
 
-def _seconds_law(seconds: Sequence[float]) -> Law:
-    return fit_law(np.maximum(_SHORTEST_SECONDS, seconds))
+def _seconds_distribution(seconds: Sequence[float]) -> Distribution:
+    return fit_distribution(np.maximum(_SHORTEST_SECONDS, seconds))
 
 
 def _correlate(parameters: WorkloadParameters, prompts: Sequence[Prompt]) -> WorkloadParameters:
@@ -70,16 +72,16 @@ def _correlate(parameters: WorkloadParameters, prompts: Sequence[Prompt]) -> Wor
             changed = tool_use.model_copy(update={"turns_correlation": correlation})
             return parameters.model_copy(update={"tool_use": changed})
 
-        parameters = _matching(with_turns, _likeness(lambda response: len(response.turns)), prompts)
+        parameters = _matching(with_turns, _similarity(lambda response: len(response.turns)), prompts)
     base = parameters
     return _matching(
         lambda correlation: base.model_copy(update={"correlation": correlation}),
-        _likeness(lambda response: np.log(response.output_tokens)),
+        _similarity(lambda response: np.log(response.output_tokens)),
         prompts,
     )
 
 
-def _likeness(of: Callable[[Response], float]) -> Measure:
+def _similarity(of: Callable[[Response], float]) -> Measure:
     def measure(prompts: Sequence[Prompt]) -> float | None:
         return intraclass_correlation([np.array([of(response) for response in prompt.responses]) for prompt in prompts])
 

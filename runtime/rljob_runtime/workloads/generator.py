@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rljob_runtime.workloads.law import Floats, Law
 from rljob_runtime.workloads.parameters import ToolUse, WorkloadParameters
+from rljob_runtime.workloads.quantile_distribution import Distribution, Floats
 from rljob_runtime.workloads.workload import Prompt, Response, ToolCall, Turn, random_stream
 
 
@@ -48,8 +48,8 @@ class Generator:
         return 2 if tool_use is None else 3 + 3 * (len(tool_use.turns.weights) - 1)
 
     def _reward_seconds(self, noise: Floats) -> list[float] | list[None]:
-        law = self.parameters.reward_seconds
-        return [None] * len(noise) if law is None else law.at_score(noise).tolist()
+        distribution = self.parameters.reward_seconds
+        return [None] * len(noise) if distribution is None else distribution.at_score(noise).tolist()
 
     def _turns(self, hardness: float, turns_hardness: float, noise: Floats) -> list[tuple[Turn, ...]]:
         correlation = np.sqrt(self.parameters.correlation)
@@ -82,6 +82,6 @@ def _mix(share: float, common: float, own: Floats) -> Floats:
     return mixed
 
 
-def _tokens(law: Law, scores: Floats) -> list[int]:
-    tokens: list[int] = np.maximum(1, np.rint(law.at_score(scores))).astype(np.int64).tolist()
+def _tokens(distribution: Distribution, scores: Floats) -> list[int]:
+    tokens: list[int] = np.maximum(1, np.rint(distribution.at_score(scores))).astype(np.int64).tolist()
     return tokens

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rljob_runtime.workloads.errors import TraceError
-from rljob_runtime.workloads.law import Law, TurnCounts
+from rljob_runtime.workloads.quantile_distribution import Distribution, TurnCounts
 from rljob_runtime.workloads.rows import explain
 
 Correlation = Annotated[float, Field(ge=0, le=1)]
@@ -22,11 +22,11 @@ class ToolUse(BaseModel):
     turns: TurnCounts
     turns_correlation: Correlation
     """Correlation within prompts of the normal scores of the number of turns."""
-    call_tokens: Law
+    call_tokens: Distribution
     """Generated in a turn that ends with a call."""
-    answer_tokens: Law
+    answer_tokens: Distribution
     """Added to the context by a tool's answer."""
-    seconds: Law
+    seconds: Distribution
     """Per tool call."""
 
 
@@ -38,27 +38,27 @@ class WorkloadParameters(BaseModel):
     task: Annotated[str, Field(min_length=1)]
     source: str
     """Origin of the data, for citation."""
-    input_tokens: Law
-    output_tokens: Law
+    input_tokens: Distribution
+    output_tokens: Distribution
     """Generated in the last (or only) turn."""
     correlation: Correlation
     """Correlation within prompts of the normal scores of lengths: 0 for independent responses, 1 if the prompt
     determines them."""
     input_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     """Correlation of the scores of a prompt's length and its hardness."""
-    reward_seconds: Law | None = None
+    reward_seconds: Distribution | None = None
     kept_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of prompts that dynamic sampling keeps, whatever their lengths."""
     tool_use: ToolUse | None = None
 
     @model_validator(mode="after")
     def _tokens(self) -> Self:
-        laws = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        distributions = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         if self.tool_use is not None:
-            laws["tool_use.call_tokens"] = self.tool_use.call_tokens
-        for name, law in laws.items():
-            if law.values[-1] < 1:
-                raise ValueError(f"{name} ends at {law.values[-1]}: 1 token or more would be right")
+            distributions["tool_use.call_tokens"] = self.tool_use.call_tokens
+        for name, distribution in distributions.items():
+            if distribution.values[-1] < 1:
+                raise ValueError(f"{name} ends at {distribution.values[-1]}: 1 token or more would be right")
         return self
 
     @classmethod

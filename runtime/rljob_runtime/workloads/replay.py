@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from rljob_runtime.workloads.errors import TraceError
-from rljob_runtime.workloads.law import Floats
+from rljob_runtime.workloads.quantile_distribution import Floats
 from rljob_runtime.workloads.trace import Step, Trace
 from rljob_runtime.workloads.workload import Prompt, Response, random_stream
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from rljob_runtime.workloads.law import Law
 from rljob_runtime.workloads.parameters import WorkloadParameters
+from rljob_runtime.workloads.quantile_distribution import Distribution
 
 _MEDIAN, _THIRD_QUARTILE = 600, 950
 _TAIL_SHARE, _TAIL_FROM = 0.03, 2000
 _RUNAWAY_SHARE = 0.004
 _BODY_SHARE = 1 - _TAIL_SHARE - _RUNAWAY_SHARE
 _CORRELATION = 0.5
-_INPUT = Law.lognormal(median=150, sigma=0.3)
+_INPUT = Distribution.lognormal(median=150, sigma=0.3)
 
 
 def _body() -> NormalDist:
@@ -41,6 +41,6 @@ def rollpacker_like(model: str, cap: int) -> WorkloadParameters:
         task=f"rollpacker-{model}-{cap // 1000}k",
         source="fitted to RollPacker Fig. 2a; tail, runaways and correlation assumed",
         input_tokens=_INPUT,
-        output_tokens=Law.from_cdf(cdf, 1, cap),
+        output_tokens=Distribution.from_cdf(cdf, 1, cap),
         correlation=_CORRELATION,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rljob_runtime.workloads.law import Floats
+from rljob_runtime.workloads.quantile_distribution import Floats
 from rljob_runtime.workloads.trace import Step
 
 

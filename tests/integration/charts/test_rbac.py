@@ -49,7 +49,7 @@ def questions_of(rules: list[rbac.Rule]) -> list[Question]:
 
 
 @pytest.fixture(scope="module")
-def standing(server: Tools) -> Iterator[Tools]:
+def installed(server: Tools) -> Iterator[Tools]:
     """One release for all the questions, and three people: with the chart's two roles, and with the built-in `edit`."""
     people = {"reader": "rljob-viewer", "writer": "rljob-editor", "developer": "edit"}
     server.helm("install", "rljob", str(CHART), "--namespace", SYSTEM, "--create-namespace", "--set=replicas=0")
@@ -87,12 +87,12 @@ NEVER: list[Question] = [
 ]
 
 
-def test_chart_operator_may_do_what_it_needs_and_no_more(standing: Tools) -> None:
+def test_chart_operator_may_do_what_it_needs_and_no_more(installed: Tools) -> None:
     needed = questions_of([*rbac.JOB_RULES, *rbac.GANG_RULES[Gang.NATIVE], *rbac.NODE_RULES])
-    assert allowed(standing, OPERATOR, needed) == needed
-    assert allowed(standing, OPERATOR, NEVER) == []
+    assert allowed(installed, OPERATOR, needed) == needed
+    assert allowed(installed, OPERATOR, NEVER) == []
     election = questions_of(rbac.LEADER_RULES)
-    assert allowed(standing, OPERATOR, election, SYSTEM) == election
+    assert allowed(installed, OPERATOR, election, SYSTEM) == election
 
 
 PEOPLE: list[tuple[str, Question, bool]] = [
@@ -112,10 +112,10 @@ PEOPLE: list[tuple[str, Question, bool]] = [
 
 
 @pytest.mark.parametrize("person", ["reader", "writer", "developer"])
-def test_chart_people_may(standing: Tools, person: str) -> None:
+def test_chart_people_may(installed: Tools, person: str) -> None:
     table = {question: verdict for who, question, verdict in PEOPLE if who == person}
-    assert allowed(standing, person, list(table)) == [question for question, verdict in table.items() if verdict]
-    assert allowed(standing, person, list(table), "kube-system") == [], "the bindings hold in one namespace"
+    assert allowed(installed, person, list(table)) == [question for question, verdict in table.items() if verdict]
+    assert allowed(installed, person, list(table), "kube-system") == [], "the bindings hold in one namespace"
 
 
 def test_chart_namespaced_operator_stays_in_its_namespaces(server: Tools) -> None:

@@ -48,7 +48,7 @@ def test_one_mistake_makes_one_message() -> None:
     assert noisy == {}
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_told_together() -> None:
     edits = {"spec.rounds": 0, "spec.rollout.engine": "vllm", "spec.relay.chunkBytes": "big", "spec.rollout.machine": 1}
     assert {error.path for error in errors_of(job(edits))} == set(edits)
 

@@ -316,14 +316,14 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize(("rule", "key", "sabotages"), ROUNDS.values(), ids=ROUNDS.keys())
-def test_what_is_wrong_with_rounds_is_told_with_its_key(rounds, tmp_path, rule, key, sabotages) -> None:
-    expect(audit(broken(rounds, tmp_path, *sabotages)), rule, key)
+@pytest.mark.parametrize(("rule", "key", "corruptions"), ROUNDS.values(), ids=ROUNDS.keys())
+def test_what_is_wrong_with_rounds_is_told_with_its_key(rounds, tmp_path, rule, key, corruptions) -> None:
+    expect(audit(broken(rounds, tmp_path, *corruptions)), rule, key)
 
 
-@pytest.mark.parametrize(("rule", "key", "sabotages"), GROUPS.values(), ids=GROUPS.keys())
-def test_what_is_wrong_with_groups_is_told_with_its_key(groups, tmp_path, rule, key, sabotages) -> None:
-    expect(audit(broken(groups, tmp_path, *sabotages)), rule, key)
+@pytest.mark.parametrize(("rule", "key", "corruptions"), GROUPS.values(), ids=GROUPS.keys())
+def test_what_is_wrong_with_groups_is_told_with_its_key(groups, tmp_path, rule, key, corruptions) -> None:
+    expect(audit(broken(groups, tmp_path, *corruptions)), rule, key)
 
 
 def test_tokens_of_a_round_under_way_are_looked_at(tmp_path) -> None:

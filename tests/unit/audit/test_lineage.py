@@ -94,7 +94,7 @@ CALL = (
     "INSERT INTO tool_calls (episode, node, place, name, digest, resumption, executions, stored_at)"
     f" VALUES ({FIRST}, {{node}}, 0, 'add', x'00', 1, {{executions}}, 1.0)"
 )
-SABOTAGES = {
+CORRUPTIONS = {
     "a trained token is another": (
         Rule.LINEAGE,
         [f"UPDATE turns SET tokens = x'09000000' WHERE episode = {FIRST} AND node = 2"],
@@ -189,14 +189,14 @@ SABOTAGES = {
 
 
 @pytest.mark.parametrize("history", ["rounds", "groups"])
-@pytest.mark.parametrize(("rule", "sabotages"), SABOTAGES.values(), ids=SABOTAGES.keys())
-def test_what_is_wrong_with_episodes_is_told_with_its_key(request, tmp_path, history, rule, sabotages) -> None:
-    expect(audit(broken(request.getfixturevalue(history), tmp_path, *sabotages)), rule, KEY)
+@pytest.mark.parametrize(("rule", "corruptions"), CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+def test_what_is_wrong_with_episodes_is_told_with_its_key(request, tmp_path, history, rule, corruptions) -> None:
+    expect(audit(broken(request.getfixturevalue(history), tmp_path, *corruptions)), rule, KEY)
 
 
 def test_an_episode_that_goes_back_to_older_weights_is_told_by_its_turn(rounds, tmp_path) -> None:
     """Its response has another version then too, which is a finding of its own."""
-    verdict = audit(broken(rounds, tmp_path, *SABOTAGES["an episode goes back to older weights"][1]))
+    verdict = audit(broken(rounds, tmp_path, *CORRUPTIONS["an episode goes back to older weights"][1]))
     assert any("node 4" in one.what and "a newer one generated an earlier turn" in one.what for one in verdict.findings)
 
 
@@ -230,12 +230,12 @@ def test_the_audit_has_the_causes_and_the_bound_of_hand_backs_that_count() -> No
     assert lineage.MOST_HAND_BACKS == MOST_HAND_BACKS
 
 
-UNPROVED = [name for name, (rule, _) in SABOTAGES.items() if rule is Rule.LINEAGE]
+UNPROVED = [name for name, (rule, _) in CORRUPTIONS.items() if rule is Rule.LINEAGE]
 
 
 @pytest.mark.parametrize("name", UNPROVED)
 def test_tokens_of_another_origin_are_counted(rounds, tmp_path, name) -> None:
-    verdict = audit(broken(rounds, tmp_path, *SABOTAGES[name][1]))
+    verdict = audit(broken(rounds, tmp_path, *CORRUPTIONS[name][1]))
     assert (verdict.episodes.proved, verdict.episodes.tokens, verdict.episodes.unproved) == (8, 24, 3)
 
 
@@ -279,12 +279,12 @@ OF_FORMAT_17 = f"UPDATE episodes SET loss = ? WHERE id = {FIRST}"
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "rules"),
+    ("corruption", "rules"),
     [(None, []), ("a trained token is another", [Rule.LINEAGE]), ("a given token is another", [])],
 )
-def test_digests_of_format_17_prove_sampled_tokens(rounds, tmp_path, sabotage, rules) -> None:
+def test_digests_of_format_17_prove_sampled_tokens(rounds, tmp_path, corruption, rules) -> None:
     digest = loss_digest((3, 5, 6), [-0.1 * token for token in (3, 5, 6)])
-    changes = [] if sabotage is None else SABOTAGES[sabotage][1]
+    changes = [] if corruption is None else CORRUPTIONS[corruption][1]
     copy = broken(rounds, tmp_path, OF_FORMAT_17.replace("?", f"x'{digest.hex()}'"), *changes)
     assert [one.rule for one in audit(copy).findings] == rules
 
@@ -303,7 +303,7 @@ def test_the_command_tells_origin_and_next_step(rounds, tmp_path) -> None:
         "check: episodes: 14 attempts (9 completed, 4 truncated, 1 aborted, 0 open); 9 trained responses of 18 turns "
         "and 27 tokens are as the engines emitted them; tokens of another origin 0"
     )
-    bad = broken(rounds, tmp_path, *SABOTAGES["a trained token is another"][1])
+    bad = broken(rounds, tmp_path, *CORRUPTIONS["a trained token is another"][1])
     done = check(str(bad))
     assert done.exit_code == 1
     assert (

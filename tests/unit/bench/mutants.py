@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what passes between rounds is not charged",
-        target="rljob_bench.rollpacker_real:RealTrial.seconds",
+        target="rljob_bench.rollpacker_real:RollPackerExperiment.seconds",
         before="self.closed[-1] - self.closed[0] + (self.reports[0].seconds or 0.0)",
         after="sum(report.seconds or 0.0 for report in self.reports)",
         tests=(f"{ROLLPACKER_REAL}::test_jobs_are_charged_whole_and_predictions_by_round",),

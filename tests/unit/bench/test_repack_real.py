@@ -14,7 +14,7 @@ from rljob_bench.lib.recorded_peers import Aborted, Event, RecordedReplica, Subm
 from rljob_bench.repack_real import (
     QUICK,
     Plan,
-    RealTrial,
+    RepackExperiment,
     figures,
     first_token_seconds,
     job_of,
@@ -90,14 +90,15 @@ def test_a_response_may_move_again():
     assert then.released is None
 
 
-def trial(technique: str, seconds: float, history: list[Event]) -> RealTrial:
+def experiment(technique: str, seconds: float, history: list[Event]) -> RepackExperiment:
     report = RoundReport(round=1, responses=10, mean_response_tokens=20.0)
-    return RealTrial(technique, history, [report], closed=seconds)
+    return RepackExperiment(technique, history, [report], closed=seconds)
 
 
 def test_the_figures_of_two_jobs_and_of_moves_by_hand():
-    without = trial("without", 10.0, [Submitted(A, 0.0, [], 0.0), told(A, 0.0, kv_use=0.2), told(A, 8.0, kv_use=0.9)])
-    packed = trial("repack", 5.0, HISTORY)
+    events = [Submitted(A, 0.0, [], 0.0), told(A, 0.0, kv_use=0.2), told(A, 8.0, kv_use=0.9)]
+    without = experiment("without", 10.0, events)
+    packed = experiment("repack", 5.0, HISTORY)
     measured = [Measured(64, 2, 0.3, 0.4, 0.2), Measured(64, 2, 0.5, 0.6, 0.4), Measured(128, 2, 1.0, 1.1, 0.8)]
     found = {one["name"]: one for one in figures([without, packed], measured)}
     assert found["without.tokens_per_second"]["value"] == 20.0

@@ -13,7 +13,7 @@ from rljob_api.spec.training import AUTO
 from rljob_api.status import RoundReport
 from rljob_bench import rollpacker_real as rollpacker_bench
 from rljob_bench.lib.replay import ReplayedLengths, ReplayingReplica, StillTrainer
-from rljob_bench.rollpacker_real import QUICK, Plan, RealTrial, figures, job_of, rollpacker_real, workload_of
+from rljob_bench.rollpacker_real import QUICK, Plan, RollPackerExperiment, figures, job_of, rollpacker_real, workload_of
 from rljob_runtime.protocols import Chain, Delta, GenerateRequest, Refused, RelayMember, ReplicaReport
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.scheduling.round_planner.planner import FIRST_ROUNDS
@@ -147,19 +147,19 @@ def test_the_still_trainer_counts_steps_and_publishes_the_same_weights():
     asyncio.run(run())
 
 
-def trial(technique: str, *rounds: tuple[float, float, float | None]) -> RealTrial:
+def experiment(technique: str, *rounds: tuple[float, float, float | None]) -> RollPackerExperiment:
     """Of (closed at, seconds, predicted)."""
     reports = [
         RoundReport(round=number, seconds=seconds, predicted_seconds=predicted)
         for number, (_, seconds, predicted) in enumerate(rounds, start=1)
     ]
-    return RealTrial(technique, reports, [closed for closed, _, _ in rounds])
+    return RollPackerExperiment(technique, reports, [closed for closed, _, _ in rounds])
 
 
 def test_jobs_are_charged_whole_and_predictions_by_round():
-    plain = trial("plain", (110.0, 10.0, None), (130.0, 18.0, None))
-    tail = trial("tail batching", (10.0, 5.0, None), (15.0, 5.0, None))
-    auto = trial("Auto", (8.0, 8.0, None), (12.0, 4.0, 5.0), (16.0, 4.0, 3.8), (20.0, 4.0, 4.4))
+    plain = experiment("plain", (110.0, 10.0, None), (130.0, 18.0, None))
+    tail = experiment("tail batching", (10.0, 5.0, None), (15.0, 5.0, None))
+    auto = experiment("Auto", (8.0, 8.0, None), (12.0, 4.0, 5.0), (16.0, 4.0, 3.8), (20.0, 4.0, 4.4))
     assert (plain.seconds, tail.seconds, auto.seconds) == (30.0, 10.0, 20.0), "what passes between rounds counts"
     assert auto.errors == pytest.approx([0.25, -0.05, 0.1])
     assert [row["between_rounds"] for row in plain.rows()] == [0.0, 2.0]

@@ -102,8 +102,8 @@ def test_every_job_that_is_to_switch_may():
         own = Settings.of(one.job)
         assert own.switch_rules is not None, "the job's own policy may switch"
         assert own.switch_rules.sizes == {one.site.tensor_parallel, *(size for size, _ in one.site.wider)}
-        fastest = min(engine.law.step(1, 0) for _, engine in one.site.wider)
-        assert fastest < one.site.engine.law.step(1, 0), "a switch may gain"
+        fastest = min(engine.latency.step(1, 0) for _, engine in one.site.wider)
+        assert fastest < one.site.engine.latency.step(1, 0), "a switch may gain"
     assert {one.site.engine.prefill_budget is None for one in scenarios} == {True, False}
     assert {one.site.engine.kv is None for one in scenarios} == {True, False}
 

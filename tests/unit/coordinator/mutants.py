@@ -22,7 +22,7 @@ MUTANTS = (
         tests=(
             (
                 "tests/unit/coordinator/trainer/test_recovery.py::test_a_lost_store_costs_no_more_than_the_"
-                "checkpoint_says[3-machines at once]"
+                "checkpoint_says[3-machines immediately]"
             ),
         ),
     ),

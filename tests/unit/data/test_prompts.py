@@ -365,8 +365,8 @@ def test_draws_in_any_portions_give_each_good_record_once_an_epoch(tokenizer, si
         )  # state is the cursor alone
         assert len(keys) == count
         drawn += keys
-    at_once, after = prompts.draw(Cursor(), sum(counts))
-    assert drawn == list(at_once)
+    complete, after = prompts.draw(Cursor(), sum(counts))
+    assert drawn == list(complete)
     assert len(set(drawn)) == len(drawn)
     for epoch in range(cursor.epoch):
         assert {key.index for key in drawn if key.epoch == epoch} == good

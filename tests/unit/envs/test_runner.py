@@ -316,7 +316,7 @@ async def test_a_gateway_that_stays_away_ends_the_runner() -> None:
         assert client.stats.sent_again >= 1
 
 
-async def test_a_key_that_opens_nothing_ends_the_runner_at_once() -> None:
+async def test_a_key_that_opens_nothing_ends_the_runner_immediately() -> None:
     async with open_site() as site:
         client = GatewayClient(site.http, site.url, "rlr1.Y2FsYw.AAAA", "r1", 1.0, 300.0)
         with pytest.raises(GatewayRefused, match="not made for this job"):

@@ -45,7 +45,7 @@ def test_an_interrupt_from_another_thread_stops_the_work():
         assert future.result(10) == "stopped"
 
 
-def test_an_interrupt_before_the_work_began_stops_it_at_once():
+def test_an_interrupt_before_the_work_began_stops_it_immediately():
     interrupt = Interrupt()
     interrupt.interrupt()
     with ThreadPoolExecutor(1) as pool:

@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         name="an operator that lost its Lease ends, and the kubelet starts it ever later",
         target="rljob_operator.app:serve",
-        before='_logger.warning("%s; standing by", error)',
+        before='_logger.warning("%s; on standby", error)',
         after="raise error",
         tests=("tests/unit/operator/test_app.py::test_who_loses_the_lease_is_followed_by_one_that_knows_nothing",),
     ),

@@ -17,17 +17,17 @@ from tests.support.examples import examples
 from tests.support.processor_time import growth
 from tests.support.stepwise_engine import StepwiseEngine
 
-LAW = LatencyModel(((1.0, 1.0), (3.0, 1.5)), 0.0, 2.0, 0.0, 0.0)
+LATENCY = LatencyModel(((1.0, 1.0), (3.0, 1.5)), 0.0, 2.0, 0.0, 0.0)
 """Steps of 1, 1.25, 1.5 seconds for one, two, three sequences; any prefill pass 2 seconds."""
 
 
-def law_of(base, growth, context):
+def latency_of(base, growth, context):
     return LatencyModel(((1.0, base), (9.0, base * (1 + growth))), context, base / 3, base / 50, base / 1e5)
 
 
 # Ends of steps are multiples of e, operations come at multiples of pi: a tie would be decided by rounding.
-laws = st.builds(
-    law_of,
+latencies = st.builds(
+    latency_of,
     st.integers(1, 1000).map(lambda n: n * math.e / 1000),
     st.floats(0, 3),
     st.sampled_from([0.0, 1e-4, 0.01]),
@@ -55,10 +55,10 @@ def scripts(draw):
     return capacity, draw(st.integers(1, 12)), draw(st.sampled_from([0.0, 0.02, 0.2])), operations
 
 
-def play(law, script, looks=(), budget=None):
+def play(latency, script, looks=(), budget=None):
     """The event model through a script, looked at in between: (finishes, tokens of the aborted, load at the end)."""
     capacity, most, watermark, operations = script
-    engine = EngineSimulator(law, capacity, most, watermark, prefill_budget=budget)
+    engine = EngineSimulator(latency, capacity, most, watermark, prefill_budget=budget)
     finishes, aborted = [], {}
     for at in sorted({operation[0] for operation in operations} | set(looks)):
         if at in looks:
@@ -74,12 +74,12 @@ def play(law, script, looks=(), budget=None):
     return finishes, aborted, engine.load(1e9)
 
 
-@given(laws, scripts(), st.sampled_from([None, None, 1, 20, 60]))
+@given(latencies, scripts(), st.sampled_from([None, None, 1, 20, 60]))
 @settings(max_examples=examples(200))
-def test_the_event_model_is_the_stepwise_engine(law, script, budget):
+def test_the_event_model_is_the_stepwise_engine(latency, script, budget):
     capacity, most, watermark, operations = script
-    naive = StepwiseEngine(law, capacity, most, watermark, list(operations), budget).run()
-    finishes, aborted, load = play(law, script, budget=budget)
+    naive = StepwiseEngine(latency, capacity, most, watermark, list(operations), budget).run()
+    finishes, aborted, load = play(latency, script, budget=budget)
     assert {one.id: pytest.approx(one.time, rel=1e-6) for one in finishes} == naive.finishes
     assert [one.time for one in finishes] == sorted(one.time for one in finishes)
     assert load.preemptions == naive.preemptions
@@ -92,11 +92,11 @@ def test_the_event_model_is_the_stepwise_engine(law, script, budget):
     assert all(naive.aborted[one] - made in (0, 1) for one, made in aborted.items())
 
 
-@given(laws, scripts(), st.sets(st.integers(0, 300).map(lambda n: n * math.sqrt(2) / 5), max_size=8))
+@given(latencies, scripts(), st.sets(st.integers(0, 300).map(lambda n: n * math.sqrt(2) / 5), max_size=8))
 @settings(max_examples=examples(100))
-def test_looking_changes_nothing(law, script, looks):
-    *unseen, load = play(law, script)
-    *seen, looked = play(law, script, looks)
+def test_looking_changes_nothing(latency, script, looks):
+    *unseen, load = play(latency, script)
+    *seen, looked = play(latency, script, looks)
     assert seen == unseen
     assert looked == load
 
@@ -104,7 +104,7 @@ def test_looking_changes_nothing(law, script, looks):
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=2, max_size=10), st.integers(1, 40))
 def test_moving_loses_and_repeats_no_token(lengths, after):
     """All of one engine move to another in the middle: together they make each token once."""
-    source, destination = EngineSimulator(LAW, 200), EngineSimulator(LAW, 10_000)
+    source, destination = EngineSimulator(LATENCY, 200), EngineSimulator(LATENCY, 10_000)
     source.submit(0.0, [Request(one, *length) for one, length in enumerate(lengths)])
     at = after * math.pi
     done = [one.id for one in source.advance(at)]
@@ -125,7 +125,7 @@ def test_moving_loses_and_repeats_no_token(lengths, after):
 
 
 def test_a_prefill_pass_and_steps():
-    engine = EngineSimulator(LAW, 100)
+    engine = EngineSimulator(LATENCY, 100)
     engine.submit(10.0, [Request("a", 5, 2), Request("b", 5, 4)])
     assert engine.next_event == 12.0
     assert engine.drain() == [Finish("a", 12 + 2 * 1.25), Finish("b", 14.5 + 2 * 1.0)]
@@ -133,7 +133,7 @@ def test_a_prefill_pass_and_steps():
 
 
 def test_a_budget_of_prefill_gives_first_tokens_one_after_the_other():
-    engine = EngineSimulator(LAW, 100, prefill_budget=10)
+    engine = EngineSimulator(LATENCY, 100, prefill_budget=10)
     engine.submit(0.0, [Request(one, 5, 9) for one in "abc"] + [Request("long", 20, 9)])
     # Passes end at 2 (a and b), 5.25 (c) and 8.75 (long); a step follows each.
     assert engine.progress(3.25) == {"a": 1, "b": 1, "c": 0, "long": 0}
@@ -143,14 +143,14 @@ def test_a_budget_of_prefill_gives_first_tokens_one_after_the_other():
 
 
 def test_a_queue_goes_on_when_all_of_a_pass_are_aborted():
-    engine = EngineSimulator(LAW, 100, prefill_budget=5)
+    engine = EngineSimulator(LATENCY, 100, prefill_budget=5)
     engine.submit(0.0, [Request("a", 5, 1), Request("b", 5, 1)])
     engine.abort(1.0, ["a"])
     assert engine.drain() == [Finish("b", 2 + 2 + 1.0)]
 
 
 def test_who_comes_in_the_middle_of_a_step_waits_for_its_end():
-    engine = EngineSimulator(LAW, 100)
+    engine = EngineSimulator(LATENCY, 100)
     engine.submit(0.0, [Request("a", 5, 10)])
     engine.submit(4.5, [Request("b", 5, 1)])  # two steps are done, the third ends at 5
     assert engine.progress(4.5) == {"a": 2, "b": 0}
@@ -159,7 +159,7 @@ def test_who_comes_in_the_middle_of_a_step_waits_for_its_end():
 
 
 def test_the_youngest_is_preempted_queued_first_and_computed_again():
-    engine = EngineSimulator(LAW, 20, watermark=0.0)
+    engine = EngineSimulator(LATENCY, 20, watermark=0.0)
     engine.submit(0.0, [Request("old", 6, 10), Request("young", 6, 8), Request("last", 6, 2)])
     # Two fit: 12 tokens, 4 steps to 20. Then `young` leaves with 10 tokens, and `old` ends alone after 6 steps.
     before = engine.advance(2 + 4 * 1.25 + 5.5)
@@ -174,7 +174,7 @@ def test_the_youngest_is_preempted_queued_first_and_computed_again():
 
 
 def test_lower_priority_values_start_first_and_are_preempted_last():
-    engine = EngineSimulator(LAW, 100, max_sequences=1)
+    engine = EngineSimulator(LATENCY, 100, max_sequences=1)
     engine.submit(0.0, [Request("runs", 5, 1)])
     engine.submit(0.5, [Request("first", 5, 1), Request("second", 5, 1)])
     engine.submit(1.0, [Request("started", 5, 1, priority=-1), Request("older", 5, 1, priority=-2)])
@@ -185,7 +185,7 @@ def test_lower_priority_values_start_first_and_are_preempted_last():
     assert [one.id for one in engine.drain()] == ["a", "b", "c"]
     assert engine.load(200.0).passed == 2
 
-    full = EngineSimulator(LAW, 20, watermark=0.0)
+    full = EngineSimulator(LATENCY, 20, watermark=0.0)
     full.submit(0.0, [Request("new", 6, 8), Request("started", 6, 8, priority=-1)])
     # Both fit for four steps. The one that was there first leaves.
     full.advance(2 + 4 * 1.25 + 0.5)
@@ -194,7 +194,7 @@ def test_lower_priority_values_start_first_and_are_preempted_last():
 
 
 def test_a_small_request_of_a_lower_value_passes_a_preempted_one():
-    engine = EngineSimulator(LAW, 22, max_sequences=2, watermark=0.0)
+    engine = EngineSimulator(LATENCY, 22, max_sequences=2, watermark=0.0)
     engine.submit(0.0, [Request("a", 6, 12), Request("b", 6, 12)])
     # Both fit for five steps, and `small` waits for a place. Then `b` leaves, and `small` starts a step later.
     engine.submit(2.5, [Request("small", 1, 1, priority=-1)])
@@ -203,20 +203,20 @@ def test_a_small_request_of_a_lower_value_passes_a_preempted_one():
 
 
 def test_tokens_that_came_with_their_kv_cost_no_prefill():
-    engine = EngineSimulator(LAW, 100)
+    engine = EngineSimulator(LATENCY, 100)
     engine.submit(0.0, [Request("moved", 5, 10, generated_tokens=7, cached_tokens=12)])
     assert engine.drain() == [Finish("moved", 3.0)]
     assert engine.load(3.0).prefill_tokens == 0
 
 
 def test_no_more_run_than_may():
-    engine = EngineSimulator(LAW, 100, max_sequences=1)
+    engine = EngineSimulator(LATENCY, 100, max_sequences=1)
     engine.submit(0.0, [Request("a", 5, 1), Request("b", 5, 1)])
     assert engine.drain() == [Finish("a", 3.0), Finish("b", 6.0)]
 
 
-def test_an_aborted_one_may_come_back_at_once():
-    engine = EngineSimulator(LAW, 100)
+def test_an_aborted_one_may_come_back_immediately():
+    engine = EngineSimulator(LATENCY, 100)
     engine.submit(0.0, [Request("a", 5, 4)])
     (back,) = engine.abort(3.5, ["a", "unknown"])
     assert back == Request("a", 5, 4, generated_tokens=1)
@@ -237,7 +237,7 @@ def test_an_aborted_one_may_come_back_at_once():
     ],
 )
 def test_what_cannot_be_served_is_refused_and_changes_nothing(request_, message):
-    engine = EngineSimulator(LAW, 100)
+    engine = EngineSimulator(LATENCY, 100)
     engine.submit(0.0, [Request("here", 5, 5)])
     with pytest.raises(ValueError, match=message):
         engine.submit(0.5, [Request("fine", 5, 5), request_])
@@ -247,8 +247,8 @@ def test_what_cannot_be_served_is_refused_and_changes_nothing(request_, message)
 def test_bad_settings_and_a_clock_that_goes_back_are_refused():
     for settings_ in ({"kv_tokens": 1}, {"max_sequences": 0}, {"watermark": 1.0}):
         with pytest.raises(ValueError, match="at least 2, at least 1, and a share below 1"):
-            EngineSimulator(LAW, **{"kv_tokens": 100, **settings_})
-    engine = EngineSimulator(LAW, 100, now=5.0)
+            EngineSimulator(LATENCY, **{"kv_tokens": 100, **settings_})
+    engine = EngineSimulator(LATENCY, 100, now=5.0)
     with pytest.raises(ValueError, match=r"from 5.0 to 4.0"):
         engine.advance(4.0)
 
@@ -266,8 +266,8 @@ def test_the_work_grows_with_events_not_with_tokens():
 
 def test_a_round_of_1024_accelerators_is_a_few_events_a_response():
     """8,192 responses of a 32B model at TP4: 256 replicas, driven event by event as a simulator does."""
-    law = roofline(QWEN2_5_32B, H800, 4)
-    engines = [EngineSimulator(law, memory(QWEN2_5_32B, H800, 4).kv_tokens) for _ in range(256)]
+    latency = roofline(QWEN2_5_32B, H800, 4)
+    engines = [EngineSimulator(latency, memory(QWEN2_5_32B, H800, 4).kv_tokens) for _ in range(256)]
     for number, engine in enumerate(engines):
         engine.submit(0.0, [Request(one, 150, 1 + one * 7919 % 16384) for one in range(number, 8192, 256)])
     agenda = [(engine.next_event, number) for number, engine in enumerate(engines)]

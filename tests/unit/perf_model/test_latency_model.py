@@ -1,4 +1,4 @@
-"""The law, the shapes, the roofline, the memory: against sums, published counts and plain physics."""
+"""The latency model, the shapes, the roofline, the memory: against sums, published counts and plain physics."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from rljob_runtime.perf_model.model_shape import (
 )
 from rljob_runtime.perf_model.roofline import memory, roofline
 
-LAWS = st.builds(
+LATENCIES = st.builds(
     lambda first, rise, context: LatencyModel(((1.0, first), (64.0, first + rise)), context, 0.1, 1e-5, 1e-9),
     st.floats(1e-5, 10),
     st.floats(0, 10),
@@ -31,23 +31,23 @@ LAWS = st.builds(
 )
 
 
-@given(LAWS, st.integers(1, 300), st.integers(0, 10**6), st.integers(0, 200))
-def test_steps_in_a_row_cost_their_sum(law, batch, context, steps):
-    one_by_one = sum(law.step(batch, context + batch * step) for step in range(steps))
-    assert law.decode(batch, context, steps) == pytest.approx(one_by_one, rel=1e-9)
+@given(LATENCIES, st.integers(1, 300), st.integers(0, 10**6), st.integers(0, 200))
+def test_steps_in_a_row_cost_their_sum(latency, batch, context, steps):
+    one_by_one = sum(latency.step(batch, context + batch * step) for step in range(steps))
+    assert latency.decode(batch, context, steps) == pytest.approx(one_by_one, rel=1e-9)
 
 
-@given(LAWS, st.integers(1, 300), st.integers(0, 10**6), st.floats(0, 1e4))
-def test_steps_within_is_the_inverse_of_decode(law, batch, more, seconds):
+@given(LATENCIES, st.integers(1, 300), st.integers(0, 10**6), st.floats(0, 1e4))
+def test_steps_within_is_the_inverse_of_decode(latency, batch, more, seconds):
     context = batch + more
-    steps = law.steps_within(batch, context, seconds)
-    assert law.decode(batch, context, steps) <= seconds or steps == 0
-    assert law.decode(batch, context, steps + 1) > seconds
+    steps = latency.steps_within(batch, context, seconds)
+    assert latency.decode(batch, context, steps) <= seconds or steps == 0
+    assert latency.decode(batch, context, steps + 1) > seconds
 
 
 def test_base_is_flat_then_between_the_knots_then_goes_on():
-    law = LatencyModel(((2.0, 1.0), (4.0, 2.0), (8.0, 3.0)), 0.0, 0.0, 0.0, 0.0)
-    assert [law.base(batch) for batch in (1, 2, 3, 4, 6, 8, 12)] == [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0]
+    latency = LatencyModel(((2.0, 1.0), (4.0, 2.0), (8.0, 3.0)), 0.0, 0.0, 0.0, 0.0)
+    assert [latency.base(batch) for batch in (1, 2, 3, 4, 6, 8, 12)] == [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0]
     assert LatencyModel(((2.0, 1.0),), 0.0, 0.0, 0.0, 0.0).base(9) == 1.0
 
 
@@ -62,7 +62,7 @@ def test_base_is_flat_then_between_the_knots_then_goes_on():
         (((1.0, 1.0),), math.inf, "context_token_seconds: inf"),
     ],
 )
-def test_a_law_that_is_none_is_refused(knots, context, message):
+def test_a_latency_that_is_none_is_refused(knots, context, message):
     with pytest.raises(ValueError, match=message):
         LatencyModel(knots, context, 0.0, 0.0, 0.0)
 
@@ -156,18 +156,18 @@ def test_no_step_is_faster_than_the_wires():
     """Weights and KV cross the memory bus once a step; prefill multiplies every token with every matrix."""
     for model in MODELS.values():
         for accelerator in ACCELERATORS.values():
-            law = roofline(model, accelerator)
+            latency = roofline(model, accelerator)
             bytes_read = model.matrix_parameters * 2 + 10_000 * model.kv_token_bytes()
-            assert law.step(4, 10_000) > bytes_read / accelerator.memory_bandwidth
-            assert law.prefill(8192, 0) > 2 * model.matrix_parameters * 8192 / accelerator.flops
+            assert latency.step(4, 10_000) > bytes_read / accelerator.memory_bandwidth
+            assert latency.prefill(8192, 0) > 2 * model.matrix_parameters * 8192 / accelerator.flops
 
 
 def test_the_ridge_parts_memory_from_compute():
     # Half the peak flops over three quarters of the bandwidth: 2·B flops meet 2 bytes at B = 197.
-    law = roofline(QWEN2_5_7B, H800)
+    latency = roofline(QWEN2_5_7B, H800)
     ridge = 0.5 * H800.flops / (0.75 * H800.memory_bandwidth)
-    assert law.knots[1][0] == pytest.approx(ridge)
-    before, after = law.base(100) - law.base(99), law.base(300) - law.base(299)
+    assert latency.knots[1][0] == pytest.approx(ridge)
+    before, after = latency.base(100) - latency.base(99), latency.base(300) - latency.base(299)
     assert before == pytest.approx(VLLM_NVLINK.sequence_seconds)
     assert after == pytest.approx(VLLM_NVLINK.sequence_seconds + 2 * QWEN2_5_7B.matrix_parameters / (0.5 * H800.flops))
 
@@ -186,14 +186,14 @@ def test_small_batches_gain_by_accelerators_and_large_ones_lose_on_pcie():
 
 def test_a_batch_of_64_costs_what_one_of_8_does_at_short_context_only():
     """Laminar's claim (§2.4), with the limit that it does not name."""
-    law = roofline(QWEN2_5_32B, H800, 4)
-    assert law.step(64, 64 * 512) < 1.2 * law.step(8, 8 * 512)
-    assert law.step(64, 64 * 8192) > 1.5 * law.step(8, 8 * 8192)
+    latency = roofline(QWEN2_5_32B, H800, 4)
+    assert latency.step(64, 64 * 512) < 1.2 * latency.step(8, 8 * 512)
+    assert latency.step(64, 64 * 8192) > 1.5 * latency.step(8, 8 * 8192)
 
 
 def test_attention_makes_long_prefill_dearer_than_its_tokens():
-    law = roofline(QWEN2_5_7B, H100, 1, SGLANG_NVLINK)
-    long, short = law.prefill(32_768, 32_768**2), law.prefill(32_768, 32 * 1024**2)
+    latency = roofline(QWEN2_5_7B, H100, 1, SGLANG_NVLINK)
+    long, short = latency.prefill(32_768, 32_768**2), latency.prefill(32_768, 32 * 1024**2)
     assert 1.2 < long / short < 2
 
 

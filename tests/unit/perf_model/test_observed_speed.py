@@ -1,4 +1,4 @@
-"""A law from what engines were seen to do."""
+"""A latency model from what engines were seen to do."""
 
 from dataclasses import replace
 from random import Random
@@ -14,63 +14,65 @@ from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, 
 from rljob_runtime.perf_model.roofline import roofline
 
 
-def seen(law: LatencyModel, random: Random, noise: float = 0.0, batches: tuple[int, ...] = (1, 4, 16, 60, 100, 200)):
+def seen(
+    latency: LatencyModel, random: Random, noise: float = 0.0, batches: tuple[int, ...] = (1, 4, 16, 60, 100, 200)
+):
     """Stretches as a round has them: large batches of short contexts, small ones of long contexts."""
     stretches = []
     for batch in batches:
         for mean in (200, 800, 3000):
             steps, context = random.randint(5, 50), batch * mean * random.uniform(0.8, 1.2)
-            seconds = steps * law.step(batch, context) * random.uniform(1 - noise, 1 + noise)
+            seconds = steps * latency.step(batch, context) * random.uniform(1 - noise, 1 + noise)
             stretches.append(SpeedSample(steps, batch, context, seconds))
     return Speed(2, 100_000, 256, tuple(stretches))
 
 
 @pytest.mark.parametrize("shape", [QWEN2_5_7B, QWEN2_5_32B])
 def test_a_roofline_is_found_again_between_the_batches_seen(shape):
-    law = roofline(shape, H800)
-    found = fit_latency([seen(law, Random(0))])
+    latency = roofline(shape, H800)
+    found = fit_latency([seen(latency, Random(0))])
     for batch in (2, 8, 40, 90, 150):
         for mean in (300, 2000):
-            assert found.step(batch, batch * mean) == pytest.approx(law.step(batch, batch * mean), rel=0.05)
+            assert found.step(batch, batch * mean) == pytest.approx(latency.step(batch, batch * mean), rel=0.05)
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.floats(0, 0.3))
-def test_noise_makes_no_law_that_is_none(seed, noise):
-    law = roofline(QWEN2_5_7B, H800)
-    found = fit_latency([seen(law, Random(seed), noise)])
+def test_noise_makes_no_latency_that_is_none(seed, noise):
+    latency = roofline(QWEN2_5_7B, H800)
+    found = fit_latency([seen(latency, Random(seed), noise)])
     steps = [found.step(batch, batch * 500) for batch in (1, 10, 64, 256, 500)]
     assert steps == sorted(steps)
-    assert found.step(60, 60 * 800) == pytest.approx(law.step(60, 60 * 800), rel=0.05 + noise)
+    assert found.step(60, 60 * 800) == pytest.approx(latency.step(60, 60 * 800), rel=0.05 + noise)
 
 
 def test_prefill_is_what_a_start_takes_beyond_its_steps():
-    law = roofline(QWEN2_5_7B, H800)
+    latency = roofline(QWEN2_5_7B, H800)
     prompts = 50 * 300
-    start = SpeedSample(20, 50, prompts, 20 * law.step(50, prompts) + prompts * 2e-5, prompts)
-    speed = seen(law, Random(0))
+    start = SpeedSample(20, 50, prompts, 20 * latency.step(50, prompts) + prompts * 2e-5, prompts)
+    speed = seen(latency, Random(0))
     found = fit_latency([speed, Speed(stretches=(start,))])
     assert found.prefill_token_seconds == pytest.approx(2e-5, rel=0.1)
-    assert found.step(40, 40 * 500) == pytest.approx(law.step(40, 40 * 500), rel=0.05)
+    assert found.step(40, 40 * 500) == pytest.approx(latency.step(40, 40 * 500), rel=0.05)
     assert fit_latency([speed]).prefill_token_seconds == 0
 
 
 def test_long_contexts_are_predicted_from_short_prompts_and_the_shape():
     """The share of attention in a prompt of 4,000 tokens is 5 %, in a context of 64,000 tokens 48 %."""
-    law, short, long = roofline(QWEN2_5_7B, H800), 4000, 64_000
-    assert law.square_tokens == pytest.approx(QWEN2_5_7B.square_tokens, rel=1e-9)
-    law = replace(law, prefill_seconds=0.0)
+    latency, short, long = roofline(QWEN2_5_7B, H800), 4000, 64_000
+    assert latency.square_tokens == pytest.approx(QWEN2_5_7B.square_tokens, rel=1e-9)
+    latency = replace(latency, prefill_seconds=0.0)
     starts = tuple(
-        SpeedSample(1, 8, 8 * short, law.prefill(8 * short, 8 * short**2), 8 * short, prompt_squares=8 * short**2)
+        SpeedSample(1, 8, 8 * short, latency.prefill(8 * short, 8 * short**2), 8 * short, prompt_squares=8 * short**2)
         for _ in range(4)
     )
-    decode = seen(law, Random(0))
+    decode = seen(latency, Random(0))
     found, blind = (
         fit_latency([replace(decode, stretches=(*decode.stretches, *starts), square_tokens=square)])
         for square in (QWEN2_5_7B.square_tokens, 0.0)
     )
-    assert found.prefill(long, long**2) == pytest.approx(law.prefill(long, long**2), rel=0.02)
-    assert blind.prefill(long, long**2) < 0.6 * law.prefill(long, long**2)
+    assert found.prefill(long, long**2) == pytest.approx(latency.prefill(long, long**2), rel=0.02)
+    assert blind.prefill(long, long**2) < 0.6 * latency.prefill(long, long**2)
 
 
 def test_prompts_of_an_earlier_version_are_taken_as_they_are():
@@ -92,26 +94,26 @@ def test_a_stretch_of_several_prompts_keeps_their_squares():
     assert SpeedSample.joined([one, other]).prompt_squares == 500
 
 
-def test_without_a_stretch_there_is_no_law():
+def test_without_a_stretch_there_is_no_latency():
     assert fit_latency([]) is None
     assert fit_latency([Speed(4, 1000, 16)]) is None
 
 
 def test_how_much_slower_is_a_ratio_of_what_was_seen():
-    law = roofline(QWEN2_5_7B, H800)
-    slow = LatencyModel(tuple((b, 1.2 * s) for b, s in law.knots), 1.2 * law.context_token_seconds, 0, 0, 0)
-    assert slowdown(law, [seen(slow, Random(1))]) == pytest.approx(1.2)
-    assert slowdown(law, []) == 1.0
+    latency = roofline(QWEN2_5_7B, H800)
+    slow = LatencyModel(tuple((b, 1.2 * s) for b, s in latency.knots), 1.2 * latency.context_token_seconds, 0, 0, 0)
+    assert slowdown(latency, [seen(slow, Random(1))]) == pytest.approx(1.2)
+    assert slowdown(latency, []) == 1.0
 
 
 def test_speed_during_loans_describes_the_engine_not_streaming():
-    law = LatencyModel(((1, 0.01), (1024, 0.01)), 0.0, 0.0, 0.0, 0.0)
+    latency = LatencyModel(((1, 0.01), (1024, 0.01)), 0.0, 0.0, 0.0, 0.0)
     before = SpeedSample(100, 8, 800, 1.1)
     beside = [SpeedSample(100, 8, 800, 3.0, lent=True), SpeedSample(100, 16, 1600, 3.0, lent=True)]
     round_ = Speed(stretches=binned([before, *beside]))
     assert len(round_.stretches) == 3
-    assert slowdown(law, [round_]) == pytest.approx(1.1)
-    assert slowdown(law, [Speed(stretches=tuple(beside))]) == 1.0
+    assert slowdown(latency, [round_]) == pytest.approx(1.1)
+    assert slowdown(latency, [Speed(stretches=tuple(beside))]) == 1.0
     assert fit_latency([round_]).step(16, 1600) == pytest.approx(
         fit_latency([Speed(stretches=tuple(beside))]).step(16, 1600)
     )

@@ -18,12 +18,12 @@ from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.outside_time import INSIDE, OutsideTime, token_seconds
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
-LAW = LatencyModel(((1, 0.010), (64, 0.030)), 1e-6, 0.0, 0.0, 0.0)
+LATENCY = LatencyModel(((1, 0.010), (64, 0.030)), 1e-6, 0.0, 0.0, 0.0)
 
 
 def played(responses: int, turns: int, tokens: int, tool_seconds: float) -> tuple[float, OutsideTime]:
     """Mean seconds of responses that alternate between an engine and a tool, and the time outside that they measure."""
-    random, engine = Random(0), EngineSimulator(LAW, 1 << 30)
+    random, engine = Random(0), EngineSimulator(LATENCY, 1 << 30)
     inside = outside = now = 0.0
     arrivals = [(0.0, number, 0) for number in range(responses)]
     began, ends = dict[int, float](), list[float]()
@@ -50,20 +50,20 @@ def played(responses: int, turns: int, tokens: int, tool_seconds: float) -> tupl
 @pytest.mark.parametrize("responses", [1, 16, 64])
 def test_a_response_takes_as_long_as_its_turns_and_tools(responses: int, tool_seconds: float) -> None:
     seconds, outside = played(responses, 10, 50, tool_seconds)
-    speed = EngineSpeed(LAW, 1, 64, outside)
+    speed = EngineSpeed(LATENCY, 1, 64, outside)
     assert speed.decode(responses, 100 * responses, 500) == pytest.approx(seconds, rel=0.12)
-    assert outside.latency(LAW).decode(responses, 100 * responses, 500) == pytest.approx(seconds, rel=0.12)
+    assert outside.latency(LATENCY).decode(responses, 100 * responses, 500) == pytest.approx(seconds, rel=0.12)
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.01, 1.0), st.integers(1, 64), st.floats(0.0, 1e6))
-def test_both_forms_of_the_law_are_the_same(token: float, inside: float, running: int, context: float) -> None:
+def test_both_forms_of_the_latency_are_the_same(token: float, inside: float, running: int, context: float) -> None:
     outside = OutsideTime(token, inside)
-    speed, law = EngineSpeed(LAW, 1, 64, outside), outside.latency(LAW)
-    assert speed.decode(running, context, 1) == pytest.approx(law.step(running, context), rel=1e-3, abs=1e-4)
+    speed, latency = EngineSpeed(LATENCY, 1, 64, outside), outside.latency(LATENCY)
+    assert speed.decode(running, context, 1) == pytest.approx(latency.step(running, context), rel=1e-3, abs=1e-4)
 
 
 def test_responses_of_one_turn_are_inside() -> None:
-    assert INSIDE.latency(LAW) is LAW
+    assert INSIDE.latency(LATENCY) is LATENCY
     assert INSIDE.responses(256) == 256
     assert outside_time([RoundReport(round=1, responses=8)]) == INSIDE
 

@@ -1,5 +1,5 @@
-"""From measurements to the law: exact where they are, near where they are noisy, refused where they are of something
-else."""
+"""From measurements to the latency model: exact where they are, near where they are noisy, refused where they are of
+something else."""
 
 import json
 import random
@@ -24,8 +24,8 @@ BATCHES = (1, 2, 8, 32, 128, 256)
 CONTEXTS = (64, 512, 4096)
 
 
-def measured(laws, noise=0.0, seed=0, batches=BATCHES, contexts=CONTEXTS):
-    """A profile as an engine that follows these laws would give it, each time off by up to `noise`."""
+def measured(latencies, noise=0.0, seed=0, batches=BATCHES, contexts=CONTEXTS):
+    """A profile as an engine that follows these latency models would give it, each time off by up to `noise`."""
     rng = random.Random(seed)
 
     def sample(size, batch, context, seconds):
@@ -33,36 +33,43 @@ def measured(laws, noise=0.0, seed=0, batches=BATCHES, contexts=CONTEXTS):
             tensor_parallel=size, batch=batch, context=context, seconds=seconds * (1 + rng.uniform(-noise, noise))
         )
 
-    grid = [(size, law, batch, context) for size, law in laws.items() for batch in batches for context in contexts]
+    grid = [
+        (size, latency, batch, context)
+        for size, latency in latencies.items()
+        for batch in batches
+        for context in contexts
+    ]
     return Profile(
         subject=SUBJECT,
-        kv_tokens=dict.fromkeys(laws, 100_000),
-        decode=tuple(sample(s, b, c, law.step(b, b * c)) for s, law, b, c in grid),
-        prefill=tuple(sample(s, b, c, law.prefill(b * c, b * c * c)) for s, law, b, c in grid if b * c < 100_000),
+        kv_tokens=dict.fromkeys(latencies, 100_000),
+        decode=tuple(sample(s, b, c, latency.step(b, b * c)) for s, latency, b, c in grid),
+        prefill=tuple(
+            sample(s, b, c, latency.prefill(b * c, b * c * c)) for s, latency, b, c in grid if b * c < 100_000
+        ),
     )
 
 
 def test_a_profile_of_the_roofline_gives_the_roofline_back():
-    laws = {size: roofline(QWEN2_5_7B, H100, size) for size in (1, 2, 4)}
-    profile = measured(laws)
-    for size, law in laws.items():
+    latencies = {size: roofline(QWEN2_5_7B, H100, size) for size in (1, 2, 4)}
+    profile = measured(latencies)
+    for size, latency in latencies.items():
         fitted = fit(profile, size)
         assert fitted.kv_tokens == 100_000
         assert fitted.decode.worst < 1e-6
         assert fitted.prefill.worst < 1e-6
         for batch, context in ((1, 100), (20, 1000), (100, 8000)):
             assert fitted.latency.step(batch, batch * context) == pytest.approx(
-                law.step(batch, batch * context), rel=1e-3
+                latency.step(batch, batch * context), rel=1e-3
             )
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=50)
 def test_the_fit_averages_noise_away(seed):
-    """Ten per cent of noise: less than that in the law on average, and nowhere far more, on loads not measured."""
-    law = roofline(QWEN2_5_7B, H100)
-    fitted = fit(measured({1: law}, noise=0.1, seed=seed), 1)
-    clean = measured({1: law}, batches=(4, 64, 200), contexts=(256, 2048)).decode
+    """Ten per cent of noise: less than that in the fit on average, and nowhere far more, on loads not measured."""
+    latency = roofline(QWEN2_5_7B, H100)
+    fitted = fit(measured({1: latency}, noise=0.1, seed=seed), 1)
+    clean = measured({1: latency}, batches=(4, 64, 200), contexts=(256, 2048)).decode
     error = decode_error(fitted.latency, clean)
     assert error.mean < 0.1
     assert error.worst < 0.25
@@ -71,17 +78,17 @@ def test_the_fit_averages_noise_away(seed):
 @given(
     st.lists(st.tuples(st.integers(1, 300), st.integers(1, 5000), st.floats(1e-4, 10)), min_size=2, max_size=30),
 )
-def test_whatever_was_measured_the_law_is_sane_or_refused(rows):
-    """A law that exists never speeds up by a longer batch or context."""
+def test_whatever_was_measured_the_latency_is_sane_or_refused(rows):
+    """A latency model that exists never speeds up by a longer batch or context."""
     samples = tuple(Sample(tensor_parallel=1, batch=b, context=c, seconds=s) for b, c, s in rows)
     profile = Profile(subject=SUBJECT, kv_tokens={1: 1000}, decode=samples, prefill=samples)
     try:
-        law = fit(profile, 1).latency
+        latency = fit(profile, 1).latency
     except ProfileError:
         return
-    bases = [law.base(batch) for batch in range(1, 400, 7)]
+    bases = [latency.base(batch) for batch in range(1, 400, 7)]
     assert all(earlier <= later * (1 + 1e-12) for earlier, later in pairwise(bases))
-    assert law.step(5, 100) <= law.step(5, 200)
+    assert latency.step(5, 100) <= latency.step(5, 200)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(6, 20))
@@ -98,10 +105,10 @@ def test_least_squares_meet_their_optimality_conditions(seed, columns, rows):
 
 
 def test_errors_say_where_they_are_worst():
-    law = LatencyModel(((1.0, 1.0), (9.0, 2.0)), 0.0, 1.0, 0.0, 0.0)
+    latency = LatencyModel(((1.0, 1.0), (9.0, 2.0)), 0.0, 1.0, 0.0, 0.0)
     rows = [Sample(tensor_parallel=1, batch=1, context=5, seconds=1.0),
             Sample(tensor_parallel=1, batch=9, context=5, seconds=1.6)]  # fmt: skip
-    error = decode_error(law, rows)
+    error = decode_error(latency, rows)
     assert str(error) == "12.5% on average, 25.0% at batch 9 and context 5"
 
 
@@ -187,7 +194,7 @@ def test_a_checkpoint_of_the_model_is_no_other_model():
         ({"contexts": (64,)}, 1, r"profile.decode: context \[64\]"),
     ],
 )
-def test_too_little_to_fix_a_law_is_refused(settings_, size, message):
+def test_too_little_to_fix_a_latency_is_refused(settings_, size, message):
     profile = measured({1: roofline(QWEN2_5_7B, H100)}, **settings_)
     with pytest.raises(ProfileError, match=message):
         fit(profile, size)

@@ -103,7 +103,7 @@ MUTANTS = (
         target="rljob_runtime.relay.sender:Sender._heartbeat",
         before="channel.check()",
         after="pass",
-        tests=(f"{REPAIR}::test_a_broken_socket_is_noticed_at_once",),
+        tests=(f"{REPAIR}::test_a_broken_socket_is_noticed_immediately",),
     ),
     Mutant(
         name="a link waits for a machine without power as long as for a busy one",

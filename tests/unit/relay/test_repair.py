@@ -116,7 +116,7 @@ async def test_without_a_complete_copy_the_trainer_feeds_a_new_master(memory, re
             assert Segment.open(relay._store._writer.folder).current().buffer == sent.buffer
 
 
-async def test_a_broken_socket_is_noticed_at_once(relays):
+async def test_a_broken_socket_is_noticed_immediately(relays):
     """Though nothing is sent, and the next heartbeat is far."""
     rare = RelaySettings(1024, heartbeat_seconds=20.0, rebuild_timeout_seconds=60.0)
     first, second = [relays(f"rollout-{i}", settings=rare) for i in range(2)]

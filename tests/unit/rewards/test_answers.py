@@ -163,7 +163,7 @@ GIANTS = [
 
 
 @pytest.mark.parametrize("giant", GIANTS, ids=lambda giant: giant[:24])
-def test_what_no_machine_could_evaluate_is_worth_nothing_at_once(giant: str) -> None:
+def test_what_no_machine_could_evaluate_is_worth_nothing_immediately(giant: str) -> None:
     matches("x^2", r"\boxed{\sqrt{x}}")  # the parser's tables are built once
     for reference in ("9", "x^2"):
         with within(2):

@@ -80,7 +80,7 @@ class TimedSteps:
 
 
 @dataclass
-class Rig:
+class ProfilerHarness:
     clock: Clock = field(default_factory=Clock)
     longest: int = 10_000
 
@@ -102,9 +102,9 @@ class Rig:
 
 
 def test_each_load_is_timed_exactly_and_leaves_no_trace() -> None:
-    rig = Rig()
-    running = rig.begin()
-    rig.run(running)
+    harness = ProfilerHarness()
+    running = harness.begin()
+    harness.run(running)
     profile = running.result()
     assert [(one.batch, one.prompt_tokens) for one in profile.timings[:4]] == [(1, 16), (1, 252), (4, 16), (4, 252)]
     for one in profile.timings:
@@ -112,25 +112,25 @@ def test_each_load_is_timed_exactly_and_leaves_no_trace() -> None:
         assert one.step_seconds == pytest.approx(1.0 + 0.5 * one.batch)
         assert one.steps == STEPS
         assert one.context == pytest.approx(one.batch * (one.prompt_tokens + 1 + (STEPS + 1) / 2))
-    assert rig.engine.held == {}
+    assert harness.engine.held == {}
     stats = profile.stats
     assert (stats.generated_tokens_total, stats.prompt_tokens_total, stats.aborted_total) == (0, 0, 0)
-    assert (stats.profiles_total, stats.profile_seconds_total) == (1, pytest.approx(rig.clock.now))
-    assert rig.engine.generated > 0
+    assert (stats.profiles_total, stats.profile_seconds_total) == (1, pytest.approx(harness.clock.now))
+    assert harness.engine.generated > 0
 
 
 def test_kv_is_moved_once_at_the_largest_load_that_was_measured() -> None:
     probed: list[list[str]] = []
-    rig = Rig()
+    harness = ProfilerHarness()
 
     def probe(ids: Sequence[str]) -> KvStats:
-        assert set(ids) == rig.engine.held.keys(), "the requests are still held"
-        probed.append([len(rig.engine.held[one].token_ids) for one in ids])
+        assert set(ids) == harness.engine.held.keys(), "the requests are still held"
+        probed.append([len(harness.engine.held[one].token_ids) for one in ids])
         return KvStats(exported_bytes=7)
 
-    rig.profiler = EngineProfiler(rig.clock, probe)
-    running = rig.begin()
-    rig.run(running)
+    harness.profiler = EngineProfiler(harness.clock, probe)
+    running = harness.begin()
+    harness.run(running)
     assert probed == [[252] * 4]
     assert running.result().moved == KvStats(exported_bytes=7)
     assert len(running.result().timings) > 4, "loads follow the probe"
@@ -138,58 +138,58 @@ def test_kv_is_moved_once_at_the_largest_load_that_was_measured() -> None:
 
 def test_no_kv_is_moved_after_the_end_of_a_profile() -> None:
     probed: list[Sequence[str]] = []
-    rig = Rig()
-    rig.profiler = EngineProfiler(rig.clock, lambda ids: probed.append(ids) or KvStats())  # type: ignore[func-returns-value]
+    harness = ProfilerHarness()
+    harness.profiler = EngineProfiler(harness.clock, lambda ids: probed.append(ids) or KvStats())  # type: ignore[func-returns-value]
     seconds = 0.1 * (16 + 252 + 4 * 16 + 4 * 252) + 2 * STEPS * 1.5 + 2 * STEPS * 3.0
-    running = rig.begin(replace(LIMITS, seconds=seconds - 0.5))
-    rig.run(running)
+    running = harness.begin(replace(LIMITS, seconds=seconds - 0.5))
+    harness.run(running)
     assert len(running.result().timings) == 4, "the largest load was measured with the last step"
     assert probed == []
 
 
 def test_a_profile_ends_in_time() -> None:
-    rig = Rig()
-    running = rig.begin(replace(LIMITS, seconds=60.0))
-    rig.run(running)
-    assert 60.0 <= rig.clock.now <= 60.0 + 3.0, "the step in progress, and no more"
+    harness = ProfilerHarness()
+    running = harness.begin(replace(LIMITS, seconds=60.0))
+    harness.run(running)
+    assert 60.0 <= harness.clock.now <= 60.0 + 3.0, "the step in progress, and no more"
     assert len(running.result().timings) == 2
-    assert rig.engine.held == {}
+    assert harness.engine.held == {}
 
 
 def test_a_command_ends_a_profile_with_what_was_measured() -> None:
-    rig = Rig()
-    running = rig.begin()
-    rig.run(running, most=30)
+    harness = ProfilerHarness()
+    running = harness.begin()
+    harness.run(running, most=30)
     assert not running.done()
-    rig.profiler.end(rig.engine)  # type: ignore[arg-type]
-    assert rig.engine.held == {}
+    harness.profiler.end(harness.engine)  # type: ignore[arg-type]
+    assert harness.engine.held == {}
     assert running.result().timings
-    rig.profiler.end(rig.engine)  # type: ignore[arg-type]
+    harness.profiler.end(harness.engine)  # type: ignore[arg-type]
     assert running.result().stats.profiles_total == 1
 
 
 def test_totals_go_on_after_a_profile() -> None:
-    rig = Rig()
-    rig.run(rig.begin())
-    rig.engine.add(EngineRequest("own", (1, 2, 3), 4))
-    outputs = rig.engine.step()
-    assert rig.profiler.stepped(rig.engine, outputs) is outputs  # type: ignore[arg-type]
-    stats = rig.profiler.without_profiles(rig.engine.stats())
+    harness = ProfilerHarness()
+    harness.run(harness.begin())
+    harness.engine.add(EngineRequest("own", (1, 2, 3), 4))
+    outputs = harness.engine.step()
+    assert harness.profiler.stepped(harness.engine, outputs) is outputs  # type: ignore[arg-type]
+    stats = harness.profiler.without_profiles(harness.engine.stats())
     assert (stats.generated_tokens_total, stats.prompt_tokens_total) == (1, 3)
 
 
 def test_loads_that_the_engine_rejects_are_left_out() -> None:
-    rig = Rig(longest=100)
-    running = rig.begin()
-    rig.run(running)
+    harness = ProfilerHarness(longest=100)
+    running = harness.begin()
+    harness.run(running)
     assert {one.prompt_tokens for one in running.result().timings} <= set(range(101))
     assert len(running.result().timings) >= 2
 
 
 def test_a_profile_of_an_engine_that_ended_fails() -> None:
-    rig = Rig()
-    running = rig.begin()
-    rig.profiler.close(RuntimeError("gone"))
+    harness = ProfilerHarness()
+    running = harness.begin()
+    harness.profiler.close(RuntimeError("gone"))
     with pytest.raises(RuntimeError, match="gone"):
         running.result()
 

@@ -143,7 +143,7 @@ MUTANTS = (
             "tests/unit/scheduling/test_reward_failure.py::test_how_many_of_three_failures_it_is",
             (
                 "tests/unit/coordinator/generation/test_scoring.py::test_a_group_of_which_a_response_cannot_be_"
-                "scored_is_given_up_at_once[OnPolicy]"
+                "scored_is_given_up[OnPolicy]"
             ),
         ),
     ),

@@ -27,7 +27,7 @@ def test_when_a_report_is_due(changes, age, wait):
     assert seconds_until_report(Reported(BASE, at=100.0), BASE.model_copy(update=changes), 100.0 + age) == wait
 
 
-def test_the_first_report_is_due_at_once():
+def test_the_first_report_is_due_immediately():
     assert seconds_until_report(Reported(), BASE, 0.0) == 0.0
 
 

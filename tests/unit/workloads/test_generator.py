@@ -1,4 +1,4 @@
-"""Laws, generators and replays: the right marginals, the asked likeness, and the same draw for the same arguments."""
+"""Distributions, generators and replays: the right marginals and similarity, and the same draw for equal arguments."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from rljob_runtime.workloads import (
 )
 from rljob_runtime.workloads.distribution import DistributionParameters
 from rljob_runtime.workloads.fit import fit
-from rljob_runtime.workloads.law import Law, TurnCounts, fit_law
 from rljob_runtime.workloads.parameters import ToolUse
 from rljob_runtime.workloads.phases import Phases
+from rljob_runtime.workloads.quantile_distribution import Distribution, TurnCounts, fit_distribution
 from rljob_runtime.workloads.summary import intraclass_correlation
 from tests.support.traces import distribution_file, lengths, multi_turn_folder, single_turn_folder, write
 
@@ -44,22 +44,27 @@ def workloads(tmp_path: Path) -> list[Workload]:
 
 
 def with_correlation(correlation: float) -> WorkloadParameters:
-    law = Law.lognormal(median=500, sigma=0.7)
+    distribution = Distribution.lognormal(median=500, sigma=0.7)
     return WorkloadParameters(
-        task="toy", source="", input_tokens=law, output_tokens=law, correlation=correlation, input_correlation=-0.8
+        task="toy",
+        source="",
+        input_tokens=distribution,
+        output_tokens=distribution,
+        correlation=correlation,
+        input_correlation=-0.8,
     )
 
 
-def test_lognormal_law() -> None:
-    law = Law.lognormal(median=600, sigma=0.5)
-    assert law.at_score(np.array([0.0, 1.0, -2.0])) == pytest.approx(600 * np.exp([0, 0.5, -1.0]))
-    assert law.at_score(np.array([9.0])) == pytest.approx(600 * np.exp(2.0)), "it ends at four deviations"
+def test_lognormal_distribution() -> None:
+    distribution = Distribution.lognormal(median=600, sigma=0.5)
+    assert distribution.at_score(np.array([0.0, 1.0, -2.0])) == pytest.approx(600 * np.exp([0, 0.5, -1.0]))
+    assert distribution.at_score(np.array([9.0])) == pytest.approx(600 * np.exp(2.0)), "it ends at four deviations"
 
 
-def test_law_of_a_distribution_function_with_a_cap() -> None:
+def test_distribution_of_a_distribution_function_with_a_cap() -> None:
     # Uniform on 0 to 100 with a fifth more above 80: all of it at 80.
-    law = Law.from_cdf(lambda value: value / 100, low=1e-6, high=80)
-    drawn = law.draw(np.random.default_rng(0), 40_000)
+    distribution = Distribution.from_cdf(lambda value: value / 100, low=1e-6, high=80)
+    drawn = distribution.draw(np.random.default_rng(0), 40_000)
     assert (drawn > 79.999).mean() == pytest.approx(0.2, abs=0.01)
     assert np.quantile(drawn, 0.5) == pytest.approx(50, rel=0.03)
 
@@ -67,25 +72,25 @@ def test_law_of_a_distribution_function_with_a_cap() -> None:
 @given(
     st.lists(st.floats(min_value=0.01, max_value=1e5), min_size=1, max_size=300).map(np.array),
 )
-def test_fitted_law_stays_inside_its_sample(sample: np.ndarray) -> None:
-    law = fit_law(sample)
-    drawn = law.draw(np.random.default_rng(0), 100)
+def test_fitted_distribution_stays_inside_its_sample(sample: np.ndarray) -> None:
+    distribution = fit_distribution(sample)
+    drawn = distribution.draw(np.random.default_rng(0), 100)
     assert drawn.min() >= sample.min() * (1 - 1e-5)
     assert drawn.max() <= sample.max() * (1 + 1e-5)
-    assert Law.model_validate_json(law.model_dump_json()) == law
+    assert Distribution.model_validate_json(distribution.model_dump_json()) == distribution
 
 
-def test_fitted_law_keeps_a_plateau_and_the_gap_below_it() -> None:
+def test_fitted_distribution_keeps_a_plateau_and_the_gap_below_it() -> None:
     sample = np.concatenate([np.linspace(100, 200, 950), np.full(50, 16_000.0)])
-    drawn = fit_law(sample).draw(np.random.default_rng(0), 20_000)
+    drawn = fit_distribution(sample).draw(np.random.default_rng(0), 20_000)
     assert (drawn > 15_999).mean() == pytest.approx(0.05, abs=0.005)
     assert ((drawn > 201) & (drawn < 15_999)).mean() < 0.002
 
 
 @pytest.mark.parametrize("at", [(0.5, 0.4), (0.5, 0.5), (0.0,), (1.0,), (0.5,)])
-def test_laws_that_are_none(at: tuple[float, ...]) -> None:
+def test_distributions_that_are_none(at: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"rise|greater|less|as many"):
-        Law(at=at, values=(1.0, 2.0) if at == (0.5,) else (1.0,) * len(at))
+        Distribution(at=at, values=(1.0, 2.0) if at == (0.5,) else (1.0,) * len(at))
 
 
 def test_turn_counts() -> None:
@@ -98,7 +103,7 @@ def test_turn_counts() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9, 1.0])
-def test_likeness_and_marginals(correlation: float) -> None:
+def test_similarity_and_marginals(correlation: float) -> None:
     drawn = batch(Generator(with_correlation(correlation)), 0, 1500, 8)
     logs = np.log(drawn.output_tokens)
     assert intraclass_correlation(list(logs)) == pytest.approx(correlation, abs=0.04)
@@ -206,7 +211,11 @@ def recorded(made: WorkloadParameters, steps: int, prompts: int) -> Trace:
 
 def test_fit_finds_what_a_trace_was_made_from() -> None:
     made = with_correlation(0.6).model_copy(
-        update={"reward_seconds": Law.lognormal(median=2, sigma=0.3), "kept_share": 0.25, "input_correlation": 0.5}
+        update={
+            "reward_seconds": Distribution.lognormal(median=2, sigma=0.3),
+            "kept_share": 0.25,
+            "input_correlation": 0.5,
+        }
     )
     found = fit(recorded(made, 4, 100), "a test")
     assert found.source == "a test"
@@ -224,9 +233,9 @@ def test_fit_of_tool_use(monkeypatch: pytest.MonkeyPatch) -> None:
     tool_use = ToolUse(
         turns=TurnCounts(weights=(1, 2, 1)),
         turns_correlation=0.5,
-        call_tokens=Law.lognormal(median=40, sigma=0.3),
-        answer_tokens=Law.lognormal(median=500, sigma=0.2),
-        seconds=Law.lognormal(median=0.3, sigma=0.8),
+        call_tokens=Distribution.lognormal(median=40, sigma=0.3),
+        answer_tokens=Distribution.lognormal(median=500, sigma=0.2),
+        seconds=Distribution.lognormal(median=0.3, sigma=0.8),
     )
     found = fit(recorded(with_correlation(0.4).model_copy(update={"tool_use": tool_use}), 3, 100), "").tool_use
     assert found is not None
@@ -254,8 +263,8 @@ def test_bad_parameter_files(tmp_path: Path) -> None:
     path.write_text('{"task": "x", "source": "", "correlation": 2}')
     with pytest.raises(TraceError, match=r"bad\.json: field input_tokens is missing"):
         WorkloadParameters.load(path)
-    law = {"at": [0.5], "values": [0.2]}
-    good = {"task": "x", "source": "", "correlation": 0.5, "input_tokens": law, "output_tokens": law}
+    distribution = {"at": [0.5], "values": [0.2]}
+    good = {"task": "x", "source": "", "correlation": 0.5, "input_tokens": distribution, "output_tokens": distribution}
     path.write_text(str(good).replace("'", '"'))
     with pytest.raises(TraceError, match=r"input_tokens ends at 0\.2: 1 token or more"):
         WorkloadParameters.load(path)
@@ -280,8 +289,8 @@ def test_opening_a_workload_by_what_it_is_called(tmp_path: Path) -> None:
 )
 def test_rollpacker_like_lengths(name: str, cap: int) -> None:
     """RollPacker Fig. 2a: median about 600, third quartile about 950; a few runaways at the cap."""
-    law = parameters(name).output_tokens
-    assert law.at_score(np.array([0.0, SCORE_OF_75])) == pytest.approx([600, 950], rel=0.01)
+    distribution = parameters(name).output_tokens
+    assert distribution.at_score(np.array([0.0, SCORE_OF_75])) == pytest.approx([600, 950], rel=0.01)
     drawn = batch(Generator(parameters(name)), 0, 2500, 8).output_tokens
     assert drawn.max() == cap
     assert (drawn == cap).mean() == pytest.approx(0.004, abs=0.002)
@@ -297,7 +306,7 @@ def test_math_of_the_distribution_parameters(tmp_path: Path) -> None:
 
 
 def test_tool_use_of_the_distribution_parameters(tmp_path: Path) -> None:
-    seconds = Law.lognormal(median=0.3, sigma=0.8)
+    seconds = Distribution.lognormal(median=0.3, sigma=0.8)
     found = DistributionParameters.load(distribution_file(tmp_path / "parameters.json"))
     made = found.tool_use(correlation=0.5, seconds=seconds, cap=1000)
     assert made.tool_use is not None

@@ -1,7 +1,7 @@
 """The shipped generators against the traces they were fitted to. `RLJOB_TRACES` names the folder that holds them.
 
 A generated quantile is compared with the recorded one, which is a draw itself: the tolerance is that of the number of
-prompts recorded, not of the law.
+prompts recorded, not of the distribution.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_generator_has_the_quantiles_of_its_trace(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
-def test_generator_has_the_likeness_of_its_trace(name: str) -> None:
+def test_generator_has_the_similarity_of_its_trace(name: str) -> None:
     found, trace = (summarise(name, steps) for steps in (generated(name), recorded(name)))
     assert found.within_prompt_correlation_log == pytest.approx(trace.within_prompt_correlation_log, abs=0.06)
     # Of plain lengths: a few runaways of the trace decide it.
@@ -73,7 +73,7 @@ def test_tools_and_rewards_have_the_quantiles_of_their_traces() -> None:
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
-def test_replay_has_the_likeness_of_its_trace(name: str) -> None:
+def test_replay_has_the_similarity_of_its_trace(name: str) -> None:
     assert TRACES is not None
     trace = read_trace(Path(TRACES) / name)
     replay = Replay(trace.pooled(), seed=1)

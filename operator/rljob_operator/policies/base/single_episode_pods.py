@@ -74,7 +74,7 @@ def refusal(runners: Runners) -> str | None:
     return None if any(pod.used or pod.deleting for pod in pods) else runners.refused
 
 
-def look_again(runners: Iterable[Runners]) -> list[datetime | None]:
+def next_checks(runners: Iterable[Runners]) -> list[datetime | None]:
     """Return when pods that are not ready count as such."""
     return [
         deadline(pod.created, START_SECONDS)

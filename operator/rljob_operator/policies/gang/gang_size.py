@@ -24,7 +24,7 @@ from rljob_operator.policies.pods.manifests import render_pod
 from rljob_operator.policies.status.conditions import STALLED
 
 TOO_LARGE = "GangTooLarge"
-LOOK_AGAIN_SECONDS = 15.0
+RECHECK_SECONDS = 15.0
 """Seconds between checks for new nodes. Only nodes with pods of the job wake the operator, and this job has none."""
 
 
@@ -51,11 +51,11 @@ def explained(job: RLJob, observed: Observed, stall: ConditionReason | None, con
     return ConditionReason(TOO_LARGE, f"the gang is larger than the cluster: {held}; {advice}. {wait.message}")
 
 
-def look_again(status: RLJobStatus, now: datetime) -> datetime | None:
+def next_check(status: RLJobStatus, now: datetime) -> datetime | None:
     """Return when to check for new nodes."""
     stalled = status.condition(STALLED)
     waits = stalled is not None and stalled.reason == TOO_LARGE
-    return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if waits else None
+    return now + timedelta(seconds=RECHECK_SECONDS) if waits else None
 
 
 def _most(job: RLJob, observed: Observed, nodes: Sequence[Node], config: Config) -> int | None:

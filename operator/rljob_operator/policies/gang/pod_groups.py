@@ -32,7 +32,7 @@ from rljob_operator.policies.pods.pod_set import placed_machines
 KIND: Final = "PodGroup"
 PLURAL = "podgroups"
 
-LOOK_AGAIN_SECONDS = 15.0
+RECHECK_SECONDS = 15.0
 """Seconds between checks for an absent API."""
 
 KAI_QUEUE = "kai.scheduler/queue"
@@ -259,6 +259,6 @@ def refusal(job: RLJob, status: int, message: str) -> ConditionReason | None:
     return None
 
 
-def look_again(job: RLJob, observed: Observed, now: datetime) -> datetime | None:
+def next_check(job: RLJob, observed: Observed, now: datetime) -> datetime | None:
     """Return when to check for an absent API."""
-    return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if obstacle(job, observed) is not None else None
+    return now + timedelta(seconds=RECHECK_SECONDS) if obstacle(job, observed) is not None else None

@@ -39,7 +39,7 @@ from rljob_operator.policies.base.runners import Runners
 from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.kueue.admission import ROLLOUT, may_ask, surplus
 
-_REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
+_REQUEUED_IMMEDIATELY = ("Preempted", "NodeFailures")
 """Evictions after which Kueue may admit again without any action."""
 
 
@@ -175,7 +175,7 @@ def _given_back(one: Workload, now: datetime) -> WorkloadStatus:
     why = one.why
     changes = [
         (QUOTA_RESERVED, False, ConditionReason("Pending", why.message)),
-        (REQUEUED, why.reason in _REQUEUED_AT_ONCE, why),
+        (REQUEUED, why.reason in _REQUEUED_IMMEDIATELY, why),
     ]
     if one.condition(ADMITTED) is not None:
         changes.append((ADMITTED, False, ConditionReason("NoReservation", "The workload has no reservation")))

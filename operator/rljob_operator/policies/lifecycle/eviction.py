@@ -29,8 +29,8 @@ END_SECONDS = 15
 """Part of a pod's grace period that is left for its end after the handover."""
 
 
-def hands_over(spec: RLJobSpec, role: Role) -> bool:
-    """Tell whether pods of this role hand over state before they end."""
+def drains(spec: RLJobSpec, role: Role) -> bool:
+    """Return whether pods of this role drain: they transfer their state before they end."""
     match role:
         case Role.ROLLOUT:
             return spec.mode is Mode.ASYNCHRONOUS
@@ -77,11 +77,11 @@ def shut_down(observed: Observed, spec: RLJobSpec) -> frozenset[str]:
     """Return the uids of the trainer's pods that end with their nodes, without a deletion."""
     nodes = {name for name, node in observed.nodes.items() if node.shutting_down}
     ending = (pod for pod in observed.pods if pod.node in nodes and pod.live and pod.phase == "Running")
-    return frozenset(pod.uid for pod in ending if pod.role is Role.TRAINER and hands_over(spec, pod.role))
+    return frozenset(pod.uid for pod in ending if pod.role is Role.TRAINER and drains(spec, pod.role))
 
 
 def _may(pod: Pod, observed: Observed, spec: RLJobSpec, now: datetime) -> bool:
-    if not hands_over(spec, pod.role) or not pod.deleting or pod.phase != "Running":
+    if not drains(spec, pod.role) or not pod.deleting or pod.phase != "Running":
         return False
     node = observed.nodes.get(pod.node) if pod.node is not None else None
     return pod.deletion is not None and now < pod.deletion and (node is None or node.ready)
@@ -95,5 +95,5 @@ def ends(pods: Sequence[Pod]) -> list[datetime | None]:
 def with_short_grace(removal: Removal, spec: RLJobSpec) -> Removal:
     """Shorten the grace period of the operator's own deletion: the pod has nothing left to hand over."""
     role = removal.pod.role
-    short = hands_over(spec, role) and "terminationGracePeriodSeconds" not in template_of(spec, role).spec
+    short = drains(spec, role) and "terminationGracePeriodSeconds" not in template_of(spec, role).spec
     return replace(removal, grace_seconds=END_SECONDS) if short and removal.grace_seconds is None else removal

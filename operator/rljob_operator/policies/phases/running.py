@@ -74,12 +74,12 @@ def _go_on(
     moments = [
         *end.deadlines(job.spec, status),
         *stall_deadlines(observed, config),
-        pod_groups.look_again(job, observed, now),
-        gang_size.look_again(status, now),
+        pod_groups.next_check(job, observed, now),
+        gang_size.next_check(status, now),
         *machine_set.assessment.moments,
         *eviction.ends(machine_set.departing),
         drain.drain_ends(status, job.spec),
-        devices.look_again(pod_changes.obstacle, now),
+        devices.next_check(pod_changes.obstacle, now),
     ]
     plan = leading_to(status, job, pod_changes.removals, machine_set.assessment.losses, moments, now)
 

@@ -81,7 +81,7 @@ def suspend(
     status = whole_seconds(builder.status(facts, now).model_copy(update=updates))
     # No event reports a new flavor, priority class or claim template.
     lacking = held.stall if held is not None and held.stalled else None
-    moments = [drain.drain_ends(status, spec), devices.look_again(lacking, now)]
+    moments = [drain.drain_ends(status, spec), devices.next_check(lacking, now)]
     return replace(
         leading_to(status, job, removals, (), moments, now),
         # A round that is still to end needs its runners.

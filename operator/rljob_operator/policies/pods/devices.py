@@ -23,7 +23,7 @@ CLAIM = "rljob-accelerators"
 """Name of the claim in the pod's resourceClaims."""
 API = ("resource.k8s.io", "v1")
 """The API group and version of claims and their templates."""
-LOOK_AGAIN_SECONDS = 10.0
+RECHECK_SECONDS = 10.0
 """Seconds between checks while an obstacle prevents pods: the operator watches no templates."""
 
 _CLAIMS_UNMET = ("cannot allocate all claims", "device class")
@@ -117,9 +117,9 @@ def obstacle(
     return next((stall for role, stall in barred.items() if role in waiting), None)
 
 
-def look_again(found: ConditionReason | None, now: datetime) -> datetime | None:
+def next_check(found: ConditionReason | None, now: datetime) -> datetime | None:
     """Return when to check whether the obstacle is gone."""
-    return None if found is None else now + timedelta(seconds=LOOK_AGAIN_SECONDS)
+    return None if found is None else now + timedelta(seconds=RECHECK_SECONDS)
 
 
 def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> ConditionReason | None:

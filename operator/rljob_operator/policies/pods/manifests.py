@@ -37,7 +37,7 @@ from rljob_operator.policies.base.names import (
 )
 from rljob_operator.policies.base.observation import AVOIDS
 from rljob_operator.policies.failure.nodes import affinity
-from rljob_operator.policies.lifecycle.eviction import grace_seconds, hands_over, template_of
+from rljob_operator.policies.lifecycle.eviction import drains, grace_seconds, template_of
 from rljob_operator.policies.pods import devices, gateway, ray_head
 from rljob_operator.policies.pods.overlay import (
     by_name,
@@ -148,7 +148,7 @@ def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> 
     user = user_spec(template)
     spec: PodSpec = {
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, role) else 30,
+        "terminationGracePeriodSeconds": grace_seconds(job.spec) if drains(job.spec, role) else 30,
         **user,
         "securityContext": pod_security(user),
         "containers": _containers(job, role, template, config),
@@ -226,7 +226,7 @@ def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Confi
         "env": _environment(job, role, user.get("env", [])),
         "volumeMounts": by_path([*_mounts(job, role), *user.get("volumeMounts", [])]),
     }
-    if hands_over(job.spec, role) and not coordinator:  # that one does it by itself, on SIGTERM
+    if drains(job.spec, role) and not coordinator:  # that one does it by itself, on SIGTERM
         container.setdefault("lifecycle", {"preStop": {"exec": {"command": list(DRAIN)}}})
     if "command" in user:  # a program of the user's own takes no argument and runs no hook of ours
         if "args" not in user:

@@ -89,7 +89,7 @@ def desired_machines(
     """
     if not is_elastic(spec):
         return MachineCount(wanted_count(spec.rollout), history)
-    memory = _taken_up(spec, history, last)
+    memory = _valid_history(spec, history, last)
     if last is None or last.round == memory.round:
         return MachineCount(memory.machines, memory)
     memory = _learned(spec, memory, last, complete)
@@ -104,7 +104,7 @@ def desired_machines(
     return MachineCount(count, memory.model_copy(update=changed), why)
 
 
-def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
+def _valid_history(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
     """Return the history as far as the spec still agrees with it.
 
     A new value of `machines` in the spec is followed.

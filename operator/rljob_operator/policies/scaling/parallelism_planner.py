@@ -65,7 +65,7 @@ def choose_tp(
     once, by its number. A round at another size than the target's (not applied yet, or refused by engines) says nothing
     about preemptions. Rounds before a change of the number of machines do not count after it.
     """
-    sizes, history = _taken_up(rollout, target, history, machines)
+    sizes, history = _valid_sizes(rollout, target, history, machines)
     if history is None:
         return Choice(sizes, history)
     heard, history = history.heard, _record_applied(sizes, target, history, last, applied)
@@ -109,7 +109,7 @@ def _record_applied(
     return history.model_copy(update={"heard": last.round if last is not None else 0})
 
 
-def _taken_up(
+def _valid_sizes(
     rollout: Rollout, target: Target | None, history: ParallelismHistory | None, machines: int
 ) -> tuple[TargetTensorParallel, ParallelismHistory | None]:
     """Return sizes and history as far as the spec still agrees with them."""

@@ -19,7 +19,7 @@ from rljob_runtime.samples.lengths import export
 from rljob_runtime.workloads import Findings, Generator, Step, TraceError, WorkloadParameters, batch
 from rljob_runtime.workloads.distribution import DistributionParameters
 from rljob_runtime.workloads.fit import fit as fit_trace
-from rljob_runtime.workloads.law import Law
+from rljob_runtime.workloads.quantile_distribution import Distribution
 from rljob_runtime.workloads.summary import Quantiles, TraceStatistics, summarise
 from rljob_runtime.workloads.trace import read_steps, read_trace
 
@@ -147,7 +147,7 @@ def _plot(steps: tuple[Step, ...], statistics: TraceStatistics, file: Path) -> N
         plot(steps, statistics, file)
 
 
-def _tool_seconds(file: Path) -> Law:
+def _tool_seconds(file: Path) -> Distribution:
     tool_use = WorkloadParameters.load(file).tool_use
     if tool_use is None:
         raise TraceError(f"{file}: field tool_use is missing; a generator with tool use would be right")

@@ -60,17 +60,17 @@ class Dispatcher:
         await self._pool.submit(by_replica)
 
     async def migrate(self, merge: Merge) -> None:
-        """Let the destination go on with the source's responses: at once if they are episodes, else in two phases."""
+        """Let the destination go on with the source's responses: episodes immediately, others in two phases."""
         if self._has_episodes:
-            await self._hand_over(merge)
+            await self._relaunch(merge)
         else:
             await self._begin_move(merge)
 
-    async def _hand_over(self, merge: Merge) -> None:
+    async def _relaunch(self, merge: Merge) -> None:
         """Stop the source's episodes, and launch them at the destination.
 
         An open turn goes on from its tokens that have arrived. Without one, nothing but the lease moves."""
-        ended, moved = self._flight.hand_over(merge.source, merge.destination)
+        ended, moved = self._flight.relaunch(merge.source, merge.destination)
         self._record(merge, moved)
         self._stats.moved_responses += len(moved)
         # First, so that the source's engine holds nothing when it is to load newer weights.

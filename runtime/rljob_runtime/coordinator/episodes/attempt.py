@@ -119,7 +119,7 @@ class Attempt:
     journals: bool = False
     """Whether another runner may go on with it: its runner knows of resumptions, and reports the calls of its tools."""
     lost: float = 0.0
-    """When the runner before the present one was heard last."""
+    """The last contact of the runner before the present one."""
     lost_by: AbortCause = AbortCause.ENVIRONMENT
     """What ended the runner before: the cause of the attempt's end if this one cannot bring it to where it was."""
     lease: int = 0
@@ -163,12 +163,12 @@ class Attempt:
         self.calls = ToolJournal(self.episode.rules.recovery)
         """The executed calls of tools."""
 
-    def hand_over(self, heard: float, cause: AbortCause) -> None:
+    def begin_resumption(self, last_contact: float, cause: AbortCause) -> None:
         """Let another runner go on. What the former one names is no attempt any more.
 
         `cause`: of the attempt's end, if the next runner cannot bring it to where it was."""
         self.id = replace(self.id, resumption=self.id.resumption + 1)
-        self.lost, self.lost_by = heard, cause
+        self.lost, self.lost_by = last_contact, cause
         if self.reruns:
             self.episode.run_again(cause)
 

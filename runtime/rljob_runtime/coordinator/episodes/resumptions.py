@@ -20,7 +20,7 @@ from rljob_runtime.protocols.environments import EpisodeReport, Resume, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
-from rljob_runtime.scheduling.episodes.resumption import CallId, LostRunner, Recovery, Verdict, may_resume
+from rljob_runtime.scheduling.episodes.resumption import CallId, CallStatus, LostRunner, Recovery, may_resume
 
 log = logging.getLogger(__name__)
 
@@ -53,18 +53,18 @@ class Resumptions:
         ]
         await self._journal.written(lambda store: store.turns.lease(rows))
 
-    def lose(self, attempt: Attempt, heard: float, cause: AbortCause, counts: bool = True) -> bool:
-        """Let the next runner go on with an attempt whose runner was heard last at that time; False if it must end.
+    def lose(self, attempt: Attempt, last_contact: float, cause: AbortCause, counts: bool = True) -> bool:
+        """Let the next runner go on with an attempt whose runner is lost; False if it must end.
 
-        `cause`: of its end, if the next runner cannot bring it to where it was. `counts`: its runner was lost, and not
-        its engine."""
+        `last_contact`: of that runner. `cause`: of its end, if the next runner cannot bring it to where it was.
+        `counts`: its runner was lost, and not its engine."""
         deadline = attempt.episode.deadline
         # A program that runs again has all of its time again.
-        left = float("inf") if deadline is None or attempt.reruns else deadline - heard
+        left = float("inf") if deadline is None or attempt.reruns else deadline - last_contact
         if not may_resume(LostRunner(attempt.calls.recovery, attempt.journals, attempt.id.resumption, left)):
             return False
         self._totals.resumed += counts
-        attempt.hand_over(heard, cause)
+        attempt.begin_resumption(last_contact, cause)
         return True
 
     async def resume(self, attempt: Attempt) -> Resume | None:
@@ -93,30 +93,30 @@ class Resumptions:
         if attempt.reruns:
             self._refuse(attempt, f"its runner reports {place}, and a program calls its own tools")
         number, resumption, now = attempt.id.attempt, attempt.id.resumption, self._now()
-        verdict = attempt.calls.take(place, call_digest(call), resumption)
-        match verdict:
-            case Verdict.NEW:
+        status = attempt.calls.take(place, call_digest(call), resumption)
+        match status:
+            case CallStatus.NEW:
                 attempt.call_characters += call.size
                 if attempt.call_characters > MOST_RESUME_BYTES:
                     most = f"{MOST_RESUME_BYTES} characters can be handed over to another runner"
                     self._refuse(attempt, f"its calls of tools are too long: {most}")
                 self._totals.tool_calls += 1
                 await self._journal.written(lambda store: store.tool_calls.add(number, call, resumption, now))
-            case Verdict.KNOWN:
+            case CallStatus.KNOWN:
                 # The first report may not be stored yet.
                 await self._journal.written(lambda store: None)
-            case Verdict.REPLAYED:
+            case CallStatus.REPLAYED:
                 self._totals.replayed_calls += 1
                 await self._journal.written(lambda store: store.tool_calls.replayed(number, place, resumption))
-            case Verdict.TWICE:
+            case CallStatus.TWICE:
                 self._totals.calls_executed_twice += 1
                 self._journal.write(
                     lambda store: store.tool_calls.executed_again(number, place, resumption), lambda _: None
                 )
-                self._refuse(attempt, f"{place} {verdict}")
-            case Verdict.DIFFERENT | Verdict.MISSED:
+                self._refuse(attempt, f"{place} {status}")
+            case CallStatus.DIFFERENT | CallStatus.MISSED:
                 self._totals.refused_replays += 1
-                self._refuse(attempt, f"{place} {verdict}", attempt.lost_by)
+                self._refuse(attempt, f"{place} {status}", attempt.lost_by)
 
     def complete(self, attempt: Attempt, report: EpisodeReport) -> EpisodeEnd:
         """Return the end of an attempt as its environment says. A program that ran again may have left out turns."""

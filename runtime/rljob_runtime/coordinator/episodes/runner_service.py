@@ -38,7 +38,7 @@ CAUSES = {
     FailedPart.GATEWAY: AbortCause.GATEWAY,
 }
 NO_RUNNER = "NoRunner"
-"""Reason of the warning about an environment whose episodes wait, and of which no runner is heard."""
+"""Reason of the warning about an environment whose episodes wait, and of which no runner calls."""
 
 Warn = Callable[[str, StatusWarning | None], None]
 """Shows the warning of a reason, or withdraws it with None."""
@@ -175,7 +175,7 @@ class RunnerService:
         `since`: its time does not count from then on."""
         former = attempt.id
         if self._resumptions.lose(attempt, since, AbortCause.ENGINE, counts=False):
-            self._leases.hand_over(former, attempt.id, self._now())
+            self._leases.transfer(former, attempt.id, self._now())
 
     def forget(self, attempt: Attempt) -> None:
         """Forget an attempt that has ended."""
@@ -366,10 +366,12 @@ class RunnerService:
 
         `cause`: of its end, if the next runner cannot bring it to where it was."""
         former = attempt.id
-        if attempt.episode.end is not None or not self._resumptions.lose(attempt, self._leases.heard(former), cause):
+        if attempt.episode.end is not None:
+            return False
+        if not self._resumptions.lose(attempt, self._leases.last_contact(former), cause):
             return False
         log.warning("%s: its runner is lost, and the next one goes on with it", former)
-        self._leases.hand_over(former, attempt.id, now)
+        self._leases.transfer(former, attempt.id, now)
         self._offered.set()
         return True
 

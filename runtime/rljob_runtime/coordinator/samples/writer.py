@@ -36,9 +36,9 @@ T = TypeVar("T")
 SAMPLES_NOT_WRITTEN = "SamplesNotWritten"
 """The reason of the warning that the writer reports."""
 
-READ_AT_ONCE = 64
+READ_BATCH = 64
 """Samples in one call to the store, so that other calls do not wait long."""
-DECODED_AT_ONCE = 16_384
+DECODED_BATCH = 16_384
 """Tokens after which the thread of texts is free for others: rewards wait for it too."""
 CLOSE_SECONDS = 10.0
 
@@ -81,8 +81,8 @@ class DueFile:
     def read(self, first: int, store: Store) -> list[KeptSample]:
         """Return some samples, from `first` on."""
         if self.evaluation is None:
-            return store.samples.read(self.step, first, READ_AT_ONCE)
-        return store.evaluations.samples.read(self.step, self.evaluation, first, READ_AT_ONCE)
+            return store.samples.read(self.step, first, READ_BATCH)
+        return store.evaluations.samples.read(self.step, self.evaluation, first, READ_BATCH)
 
     def written(self, store: Store) -> None:
         """Delete the samples in the store."""
@@ -272,18 +272,18 @@ class SampleWriter:
         while part := await self._store.do(partial(due.read, len(found))):
             for few in parts(part):
                 found += await prompts.read_texts(partial(_with_texts, few))
-            if len(part) < READ_AT_ONCE:
+            if len(part) < READ_BATCH:
                 break
         return found
 
 
 def parts(kept: Sequence[KeptSample]) -> Iterator[list[KeptSample]]:
-    """Divide samples, in their order, into parts of `DECODED_AT_ONCE` tokens at most; a longer one is a part alone."""
+    """Divide samples, in their order, into parts of `DECODED_BATCH` tokens at most; a longer one is a part alone."""
     part: list[KeptSample] = []
     tokens = 0
     for one in kept:
         tokens += _tokens(one)
-        if part and tokens > DECODED_AT_ONCE:
+        if part and tokens > DECODED_BATCH:
             yield part
             part, tokens = [], _tokens(one)
         part.append(one)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from rljob_runtime.scheduling.adaptive_tp.course import Point, course_of
+from rljob_runtime.scheduling.adaptive_tp.load_curve import Point, load_curve
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules, decide, is_worth
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, Race, Stage, generate
@@ -78,9 +78,9 @@ def switch_gains(
 class _Played:
     """A stage without a switch, from the first look at which nothing waits.
 
-    `engine`: with the speed at which the plan expects this course to take what the stage took."""
+    `engine`: with the speed at which the plan expects this curve to take what the stage took."""
 
-    course: Sequence[Point]
+    curve: Sequence[Point]
     engine: SizedEngine
 
 
@@ -104,13 +104,13 @@ def _played(
         end = generate(asked, size, machine.engines, machine.accelerators, {}, look, race).seconds
         if seen:
             (snapshot, since), engine = seen[0], machine.engines[size]
-            course = course_of(snapshot)
-            found[size] = _Played(course, _as_played(engine, course, end - since, machine.accelerators // size))
+            curve = load_curve(snapshot)
+            found[size] = _Played(curve, _as_played(engine, curve, end - since, machine.accelerators // size))
     return found
 
 
-def _as_played(engine: SizedEngine, course: Sequence[Point], seconds: float, replicas: int) -> SizedEngine:
-    if not (expected := expected_seconds(course, engine, replicas)):
+def _as_played(engine: SizedEngine, curve: Sequence[Point], seconds: float, replicas: int) -> SizedEngine:
+    if not (expected := expected_seconds(curve, engine, replicas)):
         return engine
     return replace(engine, latency=engine.latency.scaled(max(seconds, 1e-9) / expected))
 
@@ -125,6 +125,6 @@ def _gain(machine: Machine, played: Mapping[int, _Played], start: int) -> float:
     known = {**machine.engines, **{size: one.engine for size, one in played.items()}}
     engines = {size: engine for size, engine in known.items() if size in rules.sizes | {start}}
     pairs = machine.costs.table(engines, accelerators, rules.state)
-    plan = plan_switches(played[start].course, start, engines, accelerators, pairs, rules.max_switches)
+    plan = plan_switches(played[start].curve, start, engines, accelerators, pairs, rules.max_switches)
     gain = plan.never - min([plan.wait, *plan.now.values()])
     return gain if is_worth(gain, plan.never, 0.0, rules) else 0.0

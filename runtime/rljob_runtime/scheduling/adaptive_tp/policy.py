@@ -1,6 +1,6 @@
 """Switch policy: decides whether a machine switches its tensor parallel size now (PAT §4.2).
 
-    plan     least time by dynamic programming over the expected course of what is left
+    plan     least time by dynamic programming over the expected curve of what is left
     margin   against never switching. Against waiting only the order counts: to stay for one look and then switch costs
              next to nothing more than to switch now, so a margin against it would put every switch off for ever
     play     now, never, and one look later, on the same drawn lengths; now must win clearly
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean, stdev
 
-from rljob_runtime.scheduling.adaptive_tp.course import course_of
 from rljob_runtime.scheduling.adaptive_tp.draws import draws_of
+from rljob_runtime.scheduling.adaptive_tp.load_curve import load_curve
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PairCost, State, SwitchCosts, carried_by
 from rljob_runtime.scheduling.adaptive_tp.switch_plan import PlannedSwitch, SwitchPlan, plan_switches
@@ -108,13 +108,13 @@ def decide(
     known = {size: engine for size, engine in engines.items() if size in rules.sizes | {snapshot.tensor_parallel}}
     pairs = costs.table(known, snapshot.accelerators, rules.state)
     left = rules.max_switches - snapshot.switches
-    course = course_of(snapshot)
-    plan = plan_switches(course, snapshot.tensor_parallel, known, snapshot.accelerators, pairs, left, snapshot.closed)
+    curve = load_curve(snapshot)
+    plan = plan_switches(curve, snapshot.tensor_parallel, known, snapshot.accelerators, pairs, left, snapshot.closed)
     target = plan.best
     if target is None:
         outcome = SwitchOutcome.KV_CACHE_FULL if plan.full else SwitchOutcome.NO_GAIN
         return SwitchDecision(outcome, without=plan.never)
-    cost = pairs[snapshot.tensor_parallel, target].of(course[0].carried)
+    cost = pairs[snapshot.tensor_parallel, target].of(curve[0].carried)
     gain = plan.never - plan.now[target]
     if not is_worth(gain, plan.never, cost.seconds, rules):
         return SwitchDecision(_why_not(plan, cost.seconds, rules), gain=gain, without=plan.never)

@@ -164,7 +164,7 @@ class _Play:
         looks = LookCadence()
         while self._open:
             self._now = min(engine.next_event for engine in self._made)
-            # Responses of several engines may end at once: a switch that follows must not take one for unfinished.
+            # Responses of several engines may end together: a switch that follows must not take one for unfinished.
             due = [engine for engine in self._made if engine.next_event <= self._now]
             ended = [one for engine in due for one in engine.advance(self._now)]
             self._end([int(str(one.id)) for one in ended])

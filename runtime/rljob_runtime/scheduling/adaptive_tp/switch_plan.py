@@ -1,6 +1,6 @@
 """Switch plan: the sequence of tensor parallel sizes that is predicted to end a machine's responses first.
 
-Backward dynamic programming over the points of a course: at each point the machine stays, or switches to any size that
+Backward dynamic programming over the points of a curve: at each point the machine stays, or switches to any size that
 holds the responses from there on. Both directions are considered. A step takes as long as on the replica that is done
 last. It has the response that ends last, and more than an even share of the others: which of them have ended differs
 from replica to replica, and the machine waits for the fullest. Without that, a size with many replicas would look
@@ -19,7 +19,7 @@ from itertools import pairwise
 from math import inf, sqrt
 from statistics import NormalDist
 
-from rljob_runtime.scheduling.adaptive_tp.course import Point
+from rljob_runtime.scheduling.adaptive_tp.load_curve import Point
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PairCost
 
@@ -60,7 +60,7 @@ _Key = tuple[int, int]
 
 
 def plan_switches(
-    course: Sequence[Point],
+    curve: Sequence[Point],
     current: int,
     engines: Mapping[int, SizedEngine],
     accelerators: int,
@@ -69,14 +69,14 @@ def plan_switches(
     closed: frozenset[tuple[int, int]] = frozenset(),
 ) -> SwitchPlan:
     """Return the best plan with at most this many switches, none of them `closed`."""
-    segments = {size: _segments(course, engine, accelerators // size) for size, engine in engines.items()}
-    fits = {size: _fits(course, engine, accelerators // size) for size, engine in engines.items()}
+    segments = {size: _segments(curve, engine, accelerators // size) for size, engine in engines.items()}
+    fits = {size: _fits(curve, engine, accelerators // size) for size, engine in engines.items()}
     ahead: dict[_Key, float] = {(size, left): 0.0 for size in engines for left in range(switches + 1)}
-    choices: list[dict[_Key, int]] = [{} for _ in course]
-    for place in range(len(course) - 2, 0, -1):
+    choices: list[dict[_Key, int]] = [{} for _ in curve]
+    for place in range(len(curve) - 2, 0, -1):
         stay = {key: segments[key[0]][place] + seconds for key, seconds in ahead.items()}
         ahead = dict(stay)
-        point = course[place]
+        point = curve[place]
         carried = point.carried
         for (start, target), pair in costs.items():
             if not fits[target][place] or (start, target) in closed:
@@ -93,32 +93,32 @@ def plan_switches(
         if not fits[target][0]:
             full.add(target)
             continue
-        paid = costs[current, target].seconds(course[0].carried)
+        paid = costs[current, target].seconds(curve[0].carried)
         now[target] = paid + segments[target][0] + ahead[target, switches - 1]
     wait = segments[current][0] + ahead[current, switches]
     plan = SwitchPlan(sum(segments[current]), wait, now, frozenset(full))
     if plan.best is None:
         return plan
-    return replace(plan, after=tuple(_followed(course, choices, (plan.best, switches - 1))))
+    return replace(plan, after=tuple(_followed(curve, choices, (plan.best, switches - 1))))
 
 
-def expected_seconds(course: Sequence[Point], engine: SizedEngine, replicas: int) -> float:
-    """Return the seconds of a course without a switch."""
-    return sum(_segments(course, engine, replicas))
+def expected_seconds(curve: Sequence[Point], engine: SizedEngine, replicas: int) -> float:
+    """Return the seconds of a curve without a switch."""
+    return sum(_segments(curve, engine, replicas))
 
 
-def _followed(course: Sequence[Point], choices: Sequence[Mapping[_Key, int]], key: _Key) -> Iterator[PlannedSwitch]:
+def _followed(curve: Sequence[Point], choices: Sequence[Mapping[_Key, int]], key: _Key) -> Iterator[PlannedSwitch]:
     """Follow the choices from the first point on."""
-    for point, chosen in zip(course, choices, strict=True):
+    for point, chosen in zip(curve, choices, strict=True):
         if (target := chosen.get(key)) is not None:
             yield PlannedSwitch(target, point.carried.responses)
             key = target, key[1] - 1
 
 
-def _segments(course: Sequence[Point], engine: SizedEngine, replicas: int) -> list[float]:
+def _segments(curve: Sequence[Point], engine: SizedEngine, replicas: int) -> list[float]:
     """Return the expected seconds between each two points. Replicas have even shares at the first one."""
-    began = max(1.0, course[0].running)
-    return [_segment(before, after, began, engine, replicas) for before, after in pairwise(course)]
+    began = max(1.0, curve[0].running)
+    return [_segment(before, after, began, engine, replicas) for before, after in pairwise(curve)]
 
 
 def _segment(before: Point, after: Point, began: float, engine: SizedEngine, replicas: int) -> float:
@@ -160,12 +160,12 @@ def _base(engine: SizedEngine, batch: float) -> float:
     return low + (engine.latency.base(whole + 1) - low) * (batch - whole)
 
 
-def _fits(course: Sequence[Point], engine: SizedEngine, replicas: int) -> list[bool]:
+def _fits(curve: Sequence[Point], engine: SizedEngine, replicas: int) -> list[bool]:
     """Return for each point whether the engines run all responses, and their caches hold the tokens, from there on.
 
     A step is predicted for responses that run together: those that wait for others would end much later."""
     most, fits = -inf, []
-    for point in reversed(course):
+    for point in reversed(curve):
         most = max(most, point.tokens)
         runs = point.carried.responses <= engine.max_running * replicas
         fits.append(runs and most <= FULL * engine.kv_tokens * replicas)

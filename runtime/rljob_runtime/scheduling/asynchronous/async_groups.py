@@ -13,7 +13,7 @@ that, the group is orphaned, and the caller drops it.
 
 A move (repack) is a second lease beside the first. The source keeps generating; the destination's first token is the
 commit. Until then only the attempt number is used up. An episode may have no open turn whose token could be that
-commit, and its stored turns do not depend on a replica: it is handed over at once, as after a loss.
+commit, and its stored turns do not depend on a replica: it is handed over immediately, as after a loss.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ class GroupTracker:
                 launches.append(Launch(launch.key, sample.move))
         return launches
 
-    def hand_over(self, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
-        """Give all running responses of `source` to `destination`, which holds the same weights.
+    def relaunch(self, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
+        """Move all running responses of `source` to `destination`, which holds the same weights.
 
         Returns the former leases, which end, and the launches to submit at the destination."""
         ended, launches = self.running_on(source), []

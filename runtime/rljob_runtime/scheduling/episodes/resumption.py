@@ -36,8 +36,8 @@ class Recovery(StrEnum):
 class LostRunner:
     """An attempt whose runner is silent, or handed it back.
 
-    `journals`: whether that runner goes on with attempts of others, and others with its own. `seconds_left`: from the
-    moment at which it was heard last to the attempt's deadline.
+    `journals`: whether that runner goes on with attempts of others, and others with its own. `seconds_left`: from
+    its last contact to the attempt's deadline.
     """
 
     recovery: Recovery | None
@@ -75,7 +75,7 @@ class JournaledCall:
     resumption: int
 
 
-class Verdict(StrEnum):
+class CallStatus(StrEnum):
     """What a reported call is."""
 
     NEW = "new"
@@ -94,7 +94,7 @@ class Verdict(StrEnum):
     @property
     def ends(self) -> bool:
         """Whether the attempt ends by it, as a failure of ours."""
-        return self in (Verdict.DIFFERENT, Verdict.MISSED, Verdict.TWICE)
+        return self in (CallStatus.DIFFERENT, CallStatus.MISSED, CallStatus.TWICE)
 
 
 class ToolJournal:
@@ -107,19 +107,19 @@ class ToolJournal:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def take(self, call: CallId, digest: bytes, resumption: int) -> Verdict:
+    def take(self, call: CallId, digest: bytes, resumption: int) -> CallStatus:
         """Decide about a report of the runner of this resumption; what is new is known from now on."""
         known = self._calls.get(call)
         if known is None:
             if self.recovery is Recovery.REPLAY and any(one.resumption < resumption for one in self._calls.values()):
-                return Verdict.MISSED
+                return CallStatus.MISSED
             self._calls[call] = JournaledCall(call, digest, resumption)
-            return Verdict.NEW
+            return CallStatus.NEW
         if known.resumption == resumption:
-            return Verdict.KNOWN if known.digest == digest else Verdict.DIFFERENT
+            return CallStatus.KNOWN if known.digest == digest else CallStatus.DIFFERENT
         if self.recovery is not Recovery.REPLAY:
-            return Verdict.TWICE
+            return CallStatus.TWICE
         if known.digest != digest:
-            return Verdict.DIFFERENT
+            return CallStatus.DIFFERENT
         self._calls[call] = replace(known, resumption=resumption)
-        return Verdict.REPLAYED
+        return CallStatus.REPLAYED

@@ -24,7 +24,7 @@ A = TypeVar("A", bound=Hashable)
 class _Held:
     runner: str | None
     """None: held by a runner that a former process knew."""
-    heard: float
+    last_contact: float
     begun: bool
     """False until the runner receives it: before that no runner is silent or late."""
 
@@ -50,7 +50,7 @@ class RunnerLeases(Generic[A]):
         self._wanted = wanted
         self._waiting: dict[str, OrderedDict[A, float]] = {}
         """By environment: attempts in their order, with the time since which each waits."""
-        self._environment_heard: dict[str, float] = {}
+        self._environment_contacts: dict[str, float] = {}
         """By environment: when a runner of it asked for attempts or sent a heartbeat last."""
         self._environments: dict[A, str] = {}
         """The environment of each attempt here, so that the end of an attempt needs no search."""
@@ -78,7 +78,7 @@ class RunnerLeases(Generic[A]):
         `runners`: how many ask now, this one included. Each is given its part, so that none runs all of them while
         another has nothing to do.
         """
-        self._environment_heard[environment] = now
+        self._environment_contacts[environment] = now
         waiting = self._waiting.get(environment) or OrderedDict[A, float]()
         wanted = [attempt for attempt in waiting if self._wanted(attempt)]
         taken = wanted[: min(most, math.ceil(len(wanted) / max(1, runners)))]
@@ -91,17 +91,17 @@ class RunnerLeases(Generic[A]):
         """Record that a runner receives attempts, and count their waits. One that has ended meanwhile is left out."""
         for attempt in attempts:
             if (held := self._held.get(attempt)) is not None:
-                held.heard, held.begun = now, True
+                held.last_contact, held.begun = now, True
                 self.loads.begun(attempt, now)
 
     def give_back(self, attempt: A, now: float) -> bool:
         """Let the next runner have an attempt that did not reach the one that took it; False if it has ended."""
         if attempt not in self._held:
             return False
-        self.hand_over(attempt, attempt, now)
+        self.transfer(attempt, attempt, now)
         return True
 
-    def hand_over(self, attempt: A, successor: A, now: float) -> None:
+    def transfer(self, attempt: A, successor: A, now: float) -> None:
         """Let the next runner go on with a held attempt under another name: the one that held it has no part in it."""
         environment = self._environments.pop(attempt)
         del self._held[attempt]
@@ -139,29 +139,29 @@ class RunnerLeases(Generic[A]):
 
     def heartbeat(self, environment: str, runner: str, attempts: Iterable[A], now: float) -> list[A]:
         """Record that a runner lives; return those of the attempts that it names which are not its own."""
-        self._environment_heard[environment] = now
+        self._environment_contacts[environment] = now
         foreign = []
         for attempt in attempts:
             if self.may_have(attempt, environment, runner):
                 held = self._held[attempt]
-                held.runner, held.heard, held.begun = runner, now, True
+                held.runner, held.last_contact, held.begun = runner, now, True
             else:
                 foreign.append(attempt)
         return foreign
 
     def runner(self, attempt: A) -> str | None:
-        """Return the runner that holds an attempt, if one does and has been heard."""
+        """Return the runner that holds an attempt, if one does and has called."""
         held = self._held.get(attempt)
         return held.runner if held is not None else None
 
     def has_begun(self, attempt: A) -> bool:
-        """Return whether a runner that was heard has received an attempt."""
+        """Return whether a runner that has called received an attempt."""
         held = self._held.get(attempt)
         return held is not None and held.begun and held.runner is not None
 
-    def heard(self, attempt: A) -> float:
-        """Return when the runner of a held attempt was heard last."""
-        return self._held[attempt].heard
+    def last_contact(self, attempt: A) -> float:
+        """Return when the runner of a held attempt called last."""
+        return self._held[attempt].last_contact
 
     def may_have(self, attempt: A, environment: str, runner: str) -> bool:
         """Return whether a runner holds an attempt of its environment, or may hold it from a former process."""
@@ -188,7 +188,7 @@ class RunnerLeases(Generic[A]):
 
     def lapsed(self, now: float) -> list[A]:
         """Return the attempts whose runner has been silent for too long. They stay held until `end`."""
-        return [one for one, held in self._held.items() if held.begun and now - held.heard > self._patience]
+        return [one for one, held in self._held.items() if held.begun and now - held.last_contact > self._patience]
 
     def unserved(self, now: float, seconds: float) -> list[str]:
         """Return the environments that have had wanted attempts and no runner for so long.
@@ -199,6 +199,6 @@ class RunnerLeases(Generic[A]):
         return [
             name
             for name, waiting in self._waiting.items()
-            if self._environment_heard.get(name, -math.inf) < before
+            if self._environment_contacts.get(name, -math.inf) < before
             and any(since < before and self._wanted(attempt) for attempt, since in waiting.items())
         ]

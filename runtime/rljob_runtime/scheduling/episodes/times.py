@@ -21,7 +21,7 @@ class TurnSpan:
 
 @dataclass(frozen=True, order=True)
 class Pause:
-    """The time without a runner: since the lost one was heard last, until the next one has the attempt."""
+    """The time without a runner: from the last contact of the lost one until the next one has the attempt."""
 
     since: float
     until: float

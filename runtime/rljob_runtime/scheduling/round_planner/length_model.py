@@ -43,7 +43,7 @@ class LengthModel:
         self._survival = Survival.of(self._all)
         self.filtered = fmean(prompt.filtered for prompt in prompts)
         """Share of filtered prompts."""
-        self.likeness = similarity([prompt.responses for prompt in prompts])
+        self.similarity = similarity([prompt.responses for prompt in prompts])
 
     def __len__(self) -> int:
         return len(self._all)
@@ -67,7 +67,7 @@ class LengthModel:
     def redraw(self, random: Random, demand: PromptDemand, responses: int) -> PromptDemand:
         """Draw new responses for a prompt that is launched again, as similar to the old ones as siblings are."""
         lengths = tuple(
-            random.choice(demand.lengths) if random.random() < self.likeness else self._anybody(random)
+            random.choice(demand.lengths) if random.random() < self.similarity else self._anybody(random)
             for _ in range(responses)
         )
         return PromptDemand(demand.prompt_tokens, lengths, demand.filtered)
@@ -75,7 +75,7 @@ class LengthModel:
     def _draw(self, random: Random, prompt: PromptLengths, responses: int) -> PromptDemand:
         common = random.random()
         own = [
-            self._complete(one, common if random.random() < self.likeness else random.random())
+            self._complete(one, common if random.random() < self.similarity else random.random())
             for one in random.sample(prompt.responses, len(prompt.responses))
         ]
         seen = PromptDemand(prompt.prompt_tokens, tuple(own[:responses]), prompt.filtered)

@@ -254,7 +254,7 @@ DAPO_LENGTHS = LaminarLengths(
 TABLE_1_LENGTHS = LaminarLengths(
     "table-1",
     "lognormal, chosen by hand so that 16 replicas of 32B without repack come near Laminar's Table 1: 71.6 % of the KV "
-    "cache, responses of 296 s on average and 826 s at most; likeness within a prompt assumed",
+    "cache, responses of 296 s on average and 826 s at most; similarity within a prompt assumed",
     median=4000,
     sigma=0.7,
 )

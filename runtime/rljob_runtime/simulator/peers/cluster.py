@@ -178,7 +178,7 @@ class SimulatedCluster(Called):
 
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
         await self._expect(TRAINER, *map(_incarnation, members))
-        self._take_up_tables(TRAINER, members)
+        self._apply_tables(TRAINER, members)
         process = self.process(TRAINER)
         if process is None:
             pace = ProcessClock()
@@ -187,7 +187,7 @@ class SimulatedCluster(Called):
         return RemoteTrainer(self._wire(process), self.site.bounds)
 
     async def has_trainer(self, members: Sequence[Member]) -> bool:
-        self._take_up_tables(TRAINER, members)
+        self._apply_tables(TRAINER, members)
         return self.process(TRAINER) is not None
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
@@ -195,7 +195,7 @@ class SimulatedCluster(Called):
         parts = [f"{name}/replica-{index}" for index in range(self.site.replicas)]
         workers = [f"{name}/worker"] if self.site.lendable else []
         await self._expect(_incarnation(member), f"{name}/relay", *parts, *workers)
-        self._take_up_tables(name, (member,))
+        self._apply_tables(name, (member,))
         if name in self._gates:
             await self._gates[name].wait()
         self.machine(name).incarnation = member.incarnation
@@ -223,7 +223,7 @@ class SimulatedCluster(Called):
         elif theirs:
             self._end(name)
 
-    def _take_up_tables(self, machine: str, members: Sequence[Member]) -> None:
+    def _apply_tables(self, machine: str, members: Sequence[Member]) -> None:
         """Reach a pod's actors: those that a former head has ended are gone."""
         ended = self._ended & set(map(_incarnation, members))
         if ended and FaultKind.CUT not in self.life.condition:

@@ -47,7 +47,9 @@ CALL_SECONDS = 5.0
 
 
 class SimulatedControlPlane(Called):
-    """`protocols.ControlPlane`. `latency`: seconds of a call. `restless`: layouts change randomly after rounds."""
+    """`protocols.ControlPlane`.
+
+    `latency`: seconds of a call. `random_layout_changes`: whether layouts change after rounds."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class SimulatedControlPlane(Called):
         seed: int = 0,
         latency: float = 0.0,
         observe: Observe = unobserved,
-        restless: bool = False,
+        random_layout_changes: bool = False,
     ) -> None:
         super().__init__()
         self.reports: list[RuntimeStatus] = []
@@ -65,7 +67,7 @@ class SimulatedControlPlane(Called):
         self._rng = random.Random(f"{seed}/api")
         self._latency = latency
         self._observe = observe
-        self._restless = random.Random(f"{seed}/restless") if restless else None
+        self._layout_changes = random.Random(f"{seed}/restless") if random_layout_changes else None
         self._counted = 0
         self._changed = asyncio.Event()
         self._incarnations = {f"rollout-{index}": 1 for index in range(machines)}
@@ -221,11 +223,11 @@ class SimulatedControlPlane(Called):
         rollout = spec.rollout
         if len(rollout.tensor_parallel_sizes) == 1:
             return
-        if self._restless is not None:
+        if self._layout_changes is not None:
             last = said.last_round
             if last is not None and last.round != self._counted:
                 self._counted = last.round
-                short, long = self._restless.choices(rollout.tensor_parallel_sizes, k=2)
+                short, long = self._layout_changes.choices(rollout.tensor_parallel_sizes, k=2)
                 self.set_tensor_parallel(short, long)
             return
         choice = parallelism_planner.choose_tp(

@@ -44,7 +44,7 @@ OF_PROGRAM = frozenset((Fault.REWRITE, Fault.SILENT, Fault.SUBAGENTS))
 
 
 @dataclass(frozen=True)
-class HarnessLaw:
+class HarnessScript:
     """How the harnesses of an environment behave. `faults`: chances in a thousand, of an attempt."""
 
     turns: int = 4

@@ -46,7 +46,7 @@ from rljob_runtime.simulator.core.events import (
 )
 from rljob_runtime.simulator.core.network import FaultState
 from rljob_runtime.simulator.core.process_clock import ProcessClock
-from rljob_runtime.simulator.peers.harness import OF_PROGRAM, Fault, HarnessLaw
+from rljob_runtime.simulator.peers.harness import OF_PROGRAM, Fault, HarnessScript
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class SimulatedRunners:
     def __init__(
         self,
         environment: str,
-        law: HarnessLaw,
+        script: HarnessScript,
         door: DoorOf,
         names: Sequence[str] = ("runner-0", "runner-1"),
         observe: Observe = unobserved,
@@ -131,7 +131,7 @@ class SimulatedRunners:
         """Reports by outcome, faults by name, tool calls, and turns that were answered."""
         self.processes = [RunnerProcess(name) for name in names]
         self._environment = environment
-        self._law = law
+        self._script = script
         self._door = door
         self._observe = observe
         self._recovery = recovery
@@ -236,9 +236,9 @@ class SimulatedRunners:
         began = self._began.setdefault(episode.attempt, rank)
         if self._recovery is Recovery.RERUN and began != rank:
             self.counts["ran again"] += 1
-            if (former := self._law.fault_of(episode.key, began)) in OF_PROGRAM:
+            if (former := self._script.fault_of(episode.key, began)) in OF_PROGRAM:
                 return former
-        return self._law.fault_of(episode.key, rank)
+        return self._script.fault_of(episode.key, rank)
 
     async def _harness_in_time(
         self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
@@ -253,20 +253,20 @@ class SimulatedRunners:
                 self.counts["out of time in an outage"] += 1
                 return EpisodeReport(failed=FailedPart.ENVIRONMENT, detail="the gateway was away in the episode's time")
             self.counts["out of time"] += 1
-            return EpisodeReport(self._law.reward_of(assignment.episode.key, rank), limit=HarnessLimit.SECONDS)
+            return EpisodeReport(self._script.reward_of(assignment.episode.key, rank), limit=HarnessLimit.SECONDS)
 
     async def _harness(
         self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
     ) -> EpisodeReport | None:
-        law, key, known = self._law, assignment.episode.key, set[int]()
-        first, history = 0, [GIVEN_TOKEN] * law.prompt_tokens
+        script, key, known = self._script, assignment.episode.key, set[int]()
+        first, history = 0, [GIVEN_TOKEN] * script.prompt_tokens
         if (resume := assignment.resume) is not None:
             self.counts["resumed"] += 1
             first, history = json.loads(resume.request or json.dumps([first, history]))
             known = {call.node for call in resume.calls}
             for call in resume.calls if resume.replays else ():
                 await self._call(runner, assignment, call.node, rank, replay=True)
-        turns = 0 if fault is Fault.SILENT else law.turns_of(key)
+        turns = 0 if fault is Fault.SILENT else script.turns_of(key)
         for number in range(first, turns):
             if fault is Fault.REWRITE and number == turns - 1 and number:
                 history = [GIVEN_TOKEN + 1, *history[1:]]
@@ -277,22 +277,22 @@ class SimulatedRunners:
                 break
             if fault is Fault.CRASH and number == turns // 2:
                 return None
-            if law.ends_when_cut and answer.finish_reason is FinishReason.LENGTH:
+            if script.ends_when_cut and answer.finish_reason is FinishReason.LENGTH:
                 break
             if answer.node not in known:
-                await runner.pace.sleep(law.tool_seconds_of(key, number, fault))
+                await runner.pace.sleep(script.tool_seconds_of(key, number, fault))
                 await self._call(runner, assignment, answer.node, rank)
             if fault is Fault.CRASH_AFTER_CALL and number == turns // 2:
                 return None
             said = GIVEN_TOKEN
             if self._recovery is Recovery.RERUN and assignment.episode.resumption:
-                said += law.differs(key, answer.node, rank)
-            history = [*history, *answer.token_ids, *[said] * law.tool_tokens]
+                said += script.differs(key, answer.node, rank)
+            history = [*history, *answer.token_ids, *[said] * script.tool_tokens]
         if fault is Fault.FAILURE:
             return EpisodeReport(failed=FailedPart.TOOL_SERVER, detail="drawn")
         if fault is Fault.LEAVES:
             return EpisodeReport(failed=FailedPart.RUNNER, detail="drawn")
-        return EpisodeReport(reward=law.reward_of(key, rank), metrics={"tokens": len(history)})
+        return EpisodeReport(reward=script.reward_of(key, rank), metrics={"tokens": len(history)})
 
     async def _call(
         self, runner: RunnerProcess, assignment: Assignment, node: int, rank: int, replay: bool = False
@@ -304,7 +304,7 @@ class SimulatedRunners:
         episode = assignment.episode
         event = ToolCalled(runner.name, episode.key, episode.attempt, node, REPLAYED if replay else EXECUTED)
         self._observe(event)
-        call = ToolCall(node, 0, "tool", "{}", self._law.observation_of(episode.key, node, rank, replay))
+        call = ToolCall(node, 0, "tool", "{}", self._script.observation_of(episode.key, node, rank, replay))
         await self._ask(runner, lambda door: door.environments.called(self._environment, runner.name, episode, call))
         self._observe(replace(event, what=STORED))
 
@@ -317,7 +317,7 @@ class SimulatedRunners:
             name,
             assignment.resume is not None,
             tuple(history),
-            TurnBounds(self._law.turn_tokens),
+            TurnBounds(self._script.turn_tokens),
             json.dumps([number, history]).encode() if self._recovery else b"{}",
             assignment.deadline,
         )

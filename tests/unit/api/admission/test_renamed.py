@@ -67,7 +67,7 @@ def test_an_earlier_name_with_a_value_of_another_type_is_refused(value: Any) -> 
         load(job({"spec.algorithm.gradientClip": value}))
 
 
-def test_all_earlier_names_are_refused_at_once() -> None:
+def test_all_earlier_names_are_refused_together() -> None:
     with pytest.raises(InvalidSpec) as caught:
         load(job({f"spec.{path}": value for path, value, _, _ in TABLE}))
     assert [error.path for error in caught.value.errors] == [f"spec.{path}" for path, *_ in TABLE]

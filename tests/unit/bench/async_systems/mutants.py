@@ -42,17 +42,17 @@ MUTANTS = (
         tests=(f"{SYSTEMS}::test_the_bound_on_staleness_is_kept_and_costs_speed",),
     ),
     Mutant(
-        name="a partial rollout takes new weights at once",
+        name="a partial rollout takes new weights immediately",
         target="rljob_bench.async_systems.partial:PartialJob._interrupt",
-        before="now + self.rig.load_seconds",
+        before="now + self.hardware.load_seconds",
         after="now",
         tests=(f"{SYSTEMS}::test_partial_rollout_interrupts_and_goes_on",),
     ),
     Mutant(
         name="one-step staleness does not wait for its generation",
         target="rljob_bench.async_systems.staged:one_step",
-        before="beside + rig.load_seconds",
-        after="training + rig.load_seconds",
+        before="beside + hardware.load_seconds",
+        after="training + hardware.load_seconds",
         tests=(f"{SYSTEMS}::test_one_step_staleness_takes_the_longer_of_the_two",),
     ),
     Mutant(

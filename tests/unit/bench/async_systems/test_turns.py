@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_bench.async_systems.groups import Drawn, Prompts
+from rljob_bench.async_systems.hardware import Hardware
 from rljob_bench.async_systems.ideal import token_seconds
-from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.systems import System, Window, play
 from rljob_bench.async_systems.turns import EpisodeRequest, Stretch, TurnEngine, stretches
 from rljob_runtime.perf_model.engine_records import Finish, Request
@@ -31,8 +31,8 @@ TWO = (Stretch(0, 3, 2.5), Stretch(7, 2))
 """Three tokens, a tool of 2.5 s that answers with four, and two tokens."""
 
 
-def engine(law: LatencyModel = SECOND, kv_tokens: int = 1000) -> TurnEngine:
-    return TurnEngine(EngineSimulator(law, kv_tokens))
+def engine(latency: LatencyModel = SECOND, kv_tokens: int = 1000) -> TurnEngine:
+    return TurnEngine(EngineSimulator(latency, kv_tokens))
 
 
 def episode(turns: tuple[Stretch, ...] = TWO, name: str = "a", prompt: int = 10) -> EpisodeRequest:
@@ -174,7 +174,7 @@ class Written:
 @settings(max_examples=examples(20))
 @given(system=st.sampled_from(System), episodes=st.lists(TURNS, min_size=1, max_size=5), kv=st.sampled_from([90, 5000]))
 def test_every_system_trains_on_complete_contexts(system, episodes, kv):
-    machine = Rig(3, WIDE, kv, token_seconds=0.01, update_seconds=2.0, load_seconds=0.3, broadcast_seconds=0.2)
+    machine = Hardware(3, WIDE, kv, token_seconds=0.01, update_seconds=2.0, load_seconds=0.3, broadcast_seconds=0.2)
     prompts = Prompts(Written(episodes), 3, 3, 10, 50)
     outcome = play(system, machine, prompts, Window(0, 4))
     for update in outcome.updates:
@@ -194,6 +194,6 @@ def complete(group: Drawn) -> int:
 
 def test_a_batch_waits_for_the_longest_tool():
     episodes = [[(4, 30.0, 2), (3, 0.0, 0)], [(6, 0.0, 0)]]
-    machine = replace(Rig(2, SECOND, 10_000, token_seconds=0.0, update_seconds=1.0))
+    machine = replace(Hardware(2, SECOND, 10_000, token_seconds=0.0, update_seconds=1.0))
     outcome = play(System.SYNCHRONOUS, machine, Prompts(Written(episodes), 2, 2, 10, 50), Window(0, 1))
     assert outcome.updates[0].end == 4 + 30 + 3 + 1

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from rljob_api.status import RoundKind
-from rljob_bench.lib.result import settings_of
-from rljob_bench.lib.settings import measured, settings_for, trace_settings
-from rljob_bench.lib.trial import (
+from rljob_bench.lib.experiment import (
     AUTO,
     PLAIN,
     TAIL,
@@ -24,10 +22,12 @@ from rljob_bench.lib.trial import (
     scenario_of,
     speedup,
 )
+from rljob_bench.lib.result import settings_of
+from rljob_bench.lib.settings import measured, settings_for, trace_settings
 from rljob_bench.simulated import planner
 from rljob_bench.simulated import rollpacker as benchmark
 from rljob_bench.simulated.rollpacker import STREAM, WHOLE, rollpacker
-from rljob_bench.simulated.stream import TRIGGERS, Compared, at_once, other_windows, overlapped, scarce, stream, trigger
+from rljob_bench.simulated.stream import TRIGGERS, Compared, at_end, other_windows, overlapped, scarce, stream, trigger
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_14B, SMOLLM2_135M, ModelShape
 from rljob_runtime.perf_model.profile import Profile, ProfileError, Sample, Subject
@@ -74,23 +74,23 @@ def test_all_jobs_of_a_setting_train_on_the_same_prompts_each_once() -> None:
 
 
 def test_a_job_pays_for_every_round_and_for_the_reward_stage_of_each() -> None:
-    trial = run(SMALL, TAIL, ROUNDS, 1, colocated=False)
-    kinds = [report.kind for report in trial.reports]
+    experiment = run(SMALL, TAIL, ROUNDS, 1, colocated=False)
+    kinds = [report.kind for report in experiment.reports]
     assert kinds.count(RoundKind.SHORT) == 4
     assert kinds.count(RoundKind.LONG) == 1
-    of_rounds = [report.seconds or 0.0 for report in trial.reports]
-    assert trial.seconds() == pytest.approx(sum(of_rounds))
-    assert max(of_rounds) < trial.seconds()
-    assert trial.seconds(20.0) == pytest.approx(trial.seconds() + 5 * 20.0)
-    assert trial.prompt_seconds() == pytest.approx(trial.seconds() / 40)
-    assert trial.row(20.0)["seconds"] == pytest.approx(trial.seconds(20.0), abs=1e-3)
+    of_rounds = [report.seconds or 0.0 for report in experiment.reports]
+    assert experiment.seconds() == pytest.approx(sum(of_rounds))
+    assert max(of_rounds) < experiment.seconds()
+    assert experiment.seconds(20.0) == pytest.approx(experiment.seconds() + 5 * 20.0)
+    assert experiment.prompt_seconds() == pytest.approx(experiment.seconds() / 40)
+    assert experiment.row(20.0)["seconds"] == pytest.approx(experiment.seconds(20.0), abs=1e-3)
 
 
 def test_speed_is_prompts_over_seconds() -> None:
     plain = run(SMALL, PLAIN, 1, 1, colocated=True)
     twice = replace(plain, prompts=2 * plain.prompts)
     assert speedup(plain, twice) == pytest.approx(2)
-    slow = speedup(plain, twice, stage=0.0, trial_stage=plain.seconds())
+    slow = speedup(plain, twice, stage=0.0, experiment_stage=plain.seconds())
     assert slow == pytest.approx(1)
 
 
@@ -166,10 +166,10 @@ CRAMPED = replace(
 
 
 def test_machines_are_loaned_and_change_layout_where_allowed() -> None:
-    trial = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
-    assert trial.row()["machines_loaned"] == sum(report.loaned_machines or 0 for report in trial.reports) > 0
-    assert sum(report.loaned_groups or 0 for report in trial.reports) > 0
-    assert trial.row()["largest_tensor_parallel_size"] > CRAMPED.tensor_parallel
+    experiment = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
+    assert experiment.row()["machines_loaned"] == sum(report.loaned_machines or 0 for report in experiment.reports) > 0
+    assert sum(report.loaned_groups or 0 for report in experiment.reports) > 0
+    assert experiment.row()["largest_tensor_parallel_size"] > CRAMPED.tensor_parallel
     alone = run(CRAMPED, STREAM, ROUNDS, 1, colocated=False)
     assert alone.row()["machines_loaned"] == 0
 
@@ -188,8 +188,8 @@ def test_what_a_loaned_machine_generated_continues_elsewhere() -> None:
 def test_nothing_is_quicker_than_the_limit() -> None:
     plain = run(SMALL, PLAIN, ROUNDS, 1, colocated=True)
     streamed = run(SMALL, STREAM, ROUNDS, 1, colocated=False)
-    for trial in (plain, run(SMALL, TAIL, ROUNDS, 1, colocated=True), streamed):
-        assert trial.seconds() > ideal_seconds(SMALL, plain)
+    for experiment in (plain, run(SMALL, TAIL, ROUNDS, 1, colocated=True), streamed):
+        assert experiment.seconds() > ideal_seconds(SMALL, plain)
 
 
 # --- stream ---
@@ -197,17 +197,17 @@ def test_nothing_is_quicker_than_the_limit() -> None:
 
 def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> None:
     compared = Compared.of(SMALL, PLAIN, 2, 1)
-    after, beside, loaned = compared.trials
+    after, beside, loaned = compared.experiments
 
-    def lengths(trial: Experiment) -> list[Any]:
-        return [(report.tokens, report.max_response_tokens, report.generation_seconds) for report in trial.reports]
+    def lengths(experiment: Experiment) -> list[Any]:
+        return [(report.tokens, report.max_response_tokens, report.generation_seconds) for report in experiment.reports]
 
     assert lengths(after) == lengths(beside)
     assert [report.early_groups for report in after.reports] == [0, 0]
     early = [report.early_groups or 0 for report in beside.reports]
     assert all(0 < groups < SMALL.prompts for groups in early)
     assert 1 < speedup(after, beside) < 1.0001 * after.seconds() / overlapped(SMALL, after, loaned=False)
-    tokens = [[report.mean_response_tokens for report in trial.reports] for trial in (after, loaned)]
+    tokens = [[report.mean_response_tokens for report in experiment.reports] for experiment in (after, loaned)]
     assert tokens[0] == tokens[1]
     assert overlapped(SMALL, after, loaned=True) <= overlapped(SMALL, after, loaned=False) < after.seconds()
 
@@ -224,7 +224,7 @@ def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]
     settings = ("7b-8k", "7b-8k-few-trainers")
-    ablations = [f".loaned.{each}" for each in ("from_20", "from_30", "from_40", "at_once", *other_windows())]
+    ablations = [f".loaned.{each}" for each in ("from_20", "from_30", "from_40", "at_end", *other_windows())]
     assert names == [
         f"{setting}.{rounds}{loaned}"
         for setting, ablated in zip(settings, ([], ablations), strict=True)
@@ -232,8 +232,8 @@ def test_the_bench_of_stream_training() -> None:
         for loaned in ("", ".loaned", *ablated)
     ]
     values = {figure["name"]: figure["value"] for figure in result["figures"]}
-    for name in [name for name in names if name.endswith("at_once")]:
-        assert values.pop(name) < values[name.replace("at_once", "from_40")]
+    for name in [name for name in names if name.endswith("at_end")]:
+        assert values.pop(name) < values[name.replace("at_end", "from_40")]
     assert all(1 < values[f["name"]] < f["limit"] for f in result["figures"] if f["name"] in values)
     unablated, few = [False, True, True], [False, True, True, True, True, True, False, *[True] * len(other_windows())]
     assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [*unablated * 2, *few * 2]
@@ -246,17 +246,17 @@ LOAN = cluster_of(scarce(SMALL), colocated=False).machines // 2
 
 def test_a_fixed_trigger_loans_whatever_is_predicted() -> None:
     for share in TRIGGERS:
-        trial = run(scarce(SMALL), replace(LOANED, adapt=trigger(share)), 2, 1, colocated=False)
-        assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
+        experiment = run(scarce(SMALL), replace(LOANED, adapt=trigger(share)), 2, 1, colocated=False)
+        assert [report.loaned_machines for report in experiment.reports] == [LOAN] * len(experiment.reports)
     assert run(scarce(SMALL), LOANED, 2, 1, colocated=False).row()["machines_loaned"] == 0
 
 
 def test_groups_fetched_together_are_shared_with_loaned_machines() -> None:
-    loaned = replace(LOANED, adapt=at_once(trigger(0.4)))
-    trial = run(scarce(SMALL), loaned, ROUNDS, 1, colocated=False)
-    assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
-    assert trial.row()["overlap_seconds"] == 0
-    assert all((report.loaned_groups or 0) > 0 for report in trial.reports)
+    loaned = replace(LOANED, adapt=at_end(trigger(0.4)))
+    experiment = run(scarce(SMALL), loaned, ROUNDS, 1, colocated=False)
+    assert [report.loaned_machines for report in experiment.reports] == [LOAN] * len(experiment.reports)
+    assert experiment.row()["overlap_seconds"] == 0
+    assert all((report.loaned_groups or 0) > 0 for report in experiment.reports)
 
 
 # --- rewards that run programs ---
@@ -345,18 +345,25 @@ def test_a_trace_whose_longest_response_fits_no_engine_is_refused(
 # --- engines that were measured ---
 
 
-def profile_of(*laws: tuple[int, LatencyModel], model: ModelShape = SMALL.model, kv_tokens: int = 300_000) -> Profile:
-    """What `rljob profile` writes of engines that keep these laws, by tensor parallel size."""
-    loads = [(size, law, batch, context) for size, law in laws for batch in (1, 16, 256) for context in (64, 1024)]
+def profile_of(
+    *latencies: tuple[int, LatencyModel], model: ModelShape = SMALL.model, kv_tokens: int = 300_000
+) -> Profile:
+    """What `rljob profile` writes of engines that keep these latency models, by tensor parallel size."""
+    loads = [
+        (size, latency, batch, context)
+        for size, latency in latencies
+        for batch in (1, 16, 256)
+        for context in (64, 1024)
+    ]
 
     def sample(size: int, batch: int, context: int, seconds: float) -> Sample:
         return Sample(tensor_parallel=size, batch=batch, context=context, seconds=seconds)
 
     return Profile(
         subject=Subject(model=model, engine="VLLM", engine_version="0.32.0", hardware="4 x H800"),
-        kv_tokens={size: kv_tokens for size, _ in laws},
-        decode=tuple(sample(s, b, c, law.step(b, b * c)) for s, law, b, c in loads),
-        prefill=tuple(sample(s, b, c, law.prefill(b * c, b * c * c)) for s, law, b, c in loads),
+        kv_tokens={size: kv_tokens for size, _ in latencies},
+        decode=tuple(sample(s, b, c, latency.step(b, b * c)) for s, latency, b, c in loads),
+        prefill=tuple(sample(s, b, c, latency.prefill(b * c, b * c * c)) for s, latency, b, c in loads),
     )
 
 
@@ -367,7 +374,7 @@ def test_engines_of_a_profile_are_as_fast_and_as_large_as_measured() -> None:
     slow = measured(SMALL, profile_of((1, SLOW), (2, SLOW)))
     engine = cluster_of(slow, colocated=True).engine()
     assert engine.kv_tokens == 300_000
-    assert engine.law.step(16, 16_000) == pytest.approx(SLOW.step(16, 16_000), rel=1e-3)
+    assert engine.latency.step(16, 16_000) == pytest.approx(SLOW.step(16, 16_000), rel=1e-3)
     planned = cluster_of(slow, benchmark.PLANNER, colocated=False)
     assert planned.wider == (2,), "of the machine's sizes those that were measured"
     there, here = (run(each, PLAIN, 1, 1, colocated=True) for each in (SMALL, slow))

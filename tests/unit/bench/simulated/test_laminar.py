@@ -55,9 +55,9 @@ def test_repack_fills_caches_and_gains_more_at_flat_latency() -> None:
     assert figures["table-1.generation"] > 0.99 * figures["table-1.generation_by_the_papers_rule"]
 
 
-def test_a_flat_law_does_not_know_batch_or_context() -> None:
-    law = flat(printed_layout(System.OURS, LAMINAR_MODELS[1], 2).rig().law)
-    assert law.step(1, 0) == law.step(500, 1_000_000)
+def test_a_flat_latency_does_not_know_batch_or_context() -> None:
+    latency = flat(printed_layout(System.OURS, LAMINAR_MODELS[1], 2).hardware().latency)
+    assert latency.step(1, 0) == latency.step(500, 1_000_000)
 
 
 def test_staleness_shares_add_up() -> None:

@@ -14,24 +14,26 @@ from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet
 from rljob_runtime.workloads import open_workload
 from tests.support.rows import slow
 
-LAW = roofline(QWEN2_5_7B, H800)
+LATENCY = roofline(QWEN2_5_7B, H800)
 AUTO = candidate_plans(None, None, None, None)
 
 
 def job(workload: str, seed: int) -> Job:
-    engines = EngineFleet(perturbed(LAW, Random(seed)), replicas=2, kv_tokens=200_000)
+    engines = EngineFleet(perturbed(LATENCY, Random(seed)), replicas=2, kv_tokens=200_000)
     costs = Costs(reward=0.5, update=2.0, token=1e-6, broadcast=1.0)
     drawn = open_workload(workload, seed)
-    return Job(drawn, 8, 4, rounds=16, limit=32_000, model=EngineFleet(LAW, 2, 200_000), engines=engines, costs=costs)
+    return Job(
+        drawn, 8, 4, rounds=16, limit=32_000, model=EngineFleet(LATENCY, 2, 200_000), engines=engines, costs=costs
+    )
 
 
 def test_a_perturbed_engine_is_off_in_every_coefficient():
     for seed in range(20):
-        law = perturbed(LAW, Random(seed))
-        ratio = law.context_token_seconds / LAW.context_token_seconds
+        latency = perturbed(LATENCY, Random(seed))
+        ratio = latency.context_token_seconds / LATENCY.context_token_seconds
         assert abs(ratio - 1) <= PERTURBATION
-        assert ratio != law.prefill_token_seconds / LAW.prefill_token_seconds
-        assert all(abs(a / b - 1) <= 0.301 for (_, a), (_, b) in zip(law.knots, LAW.knots, strict=True))
+        assert ratio != latency.prefill_token_seconds / LATENCY.prefill_token_seconds
+        assert all(abs(a / b - 1) <= 0.301 for (_, a), (_, b) in zip(latency.knots, LATENCY.knots, strict=True))
 
 
 @pytest.mark.parametrize("seed", [0, *slow(1)])
@@ -44,7 +46,9 @@ def test_no_workload_is_slower_by_auto(workload, seed):
 @pytest.mark.slow
 def test_a_job_whose_lengths_change_loses_little():
     """A race that pays, and from round 13 of 32 on lengths with which it does not."""
-    engines, model = (EngineFleet(law, replicas=4, kv_tokens=400_000) for law in (perturbed(LAW, Random(0)), LAW))
+    engines, model = (
+        EngineFleet(latency, replicas=4, kv_tokens=400_000) for latency in (perturbed(LATENCY, Random(0)), LATENCY)
+    )
     first, second = open_workload("dapo-32b", 0), open_workload("deepcoder-14b-16k", 0)
     changing = Job(first, 32, 8, 32, 32_000, model, engines, Costs(1.0, 8.0, 2e-6, 2.0), then=(13, second))
     auto, plain = against(changing, candidate_plans(None, None, None, stream=False))

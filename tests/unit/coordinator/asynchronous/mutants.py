@@ -22,7 +22,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a source's engine goes on with episodes that have moved",
-        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._hand_over",
+        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._relaunch",
         before="await self._pool.abort(ended)",
         after="pass",
         tests=(f"{EPISODE_MOVES}::test_the_source_has_stopped_before_the_destination_begins",),

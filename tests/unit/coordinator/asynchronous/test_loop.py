@@ -148,7 +148,7 @@ def test_a_restarted_coordinator_keeps_the_in_flight_limit(tmp_path, call):
 
 
 @pytest.mark.parametrize(("left", "given", "now"), [(13, None, 13), (40, None, 16), (2, None, 5), (13, 6, 6)])
-def test_a_capacity_is_taken_up_within_the_limits_of_now(left, given, now):
+def test_a_capacity_is_restored_within_the_limits_of_now(left, given, now):
     buffer = ExperienceBuffer(Sampler.FIFO, BufferLimits.of(4, given), 4, None, 0)
     buffer.restore_capacity(left)
     assert buffer.capacity == now
@@ -177,9 +177,9 @@ def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
     async def look(stage):
         while True:
             await asyncio.sleep(0.5)
-            course = stage.coordinator.loop if stage.coordinator else None
-            if course is not None and course.generation is not None:
-                opened.append(len(course.generation.groups) + len(course.generation.buffer))
+            loop = stage.coordinator.loop if stage.coordinator else None
+            if loop is not None and loop.generation is not None:
+                opened.append(len(loop.generation.groups) + len(loop.generation.buffer))
 
     stage.play(look)
     assert max(opened) == 6
@@ -246,9 +246,9 @@ def test_as_many_groups_are_open_as_the_trainer_needs(tmp_path, step, opened):
     async def look(stage):
         while True:
             await asyncio.sleep(0.5)
-            course = stage.coordinator.loop if stage.coordinator else None
-            if course is not None and course.generation is not None:
-                seen.append(course.generation.buffer.capacity)
+            loop = stage.coordinator.loop if stage.coordinator else None
+            if loop is not None and loop.generation is not None:
+                seen.append(loop.generation.buffer.capacity)
 
     stage.play(look)
     assert seen[0] == 8
@@ -476,8 +476,8 @@ def test_without_repack_nothing_moves(tmp_path):
 def test_nothing_moves_between_engines_that_make_no_more_tokens_by_it(tmp_path):
     """Each response has its own share of a step."""
     stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
-    law = LatencyModel(((1.0, 0.02), (64.0, 64 * 0.02)), 0.0, 0.0, 0.0, 0.0)
-    stage.world.site = replace(stage.world.site, engine=replace(steady(0.02), law=law))
+    latency = LatencyModel(((1.0, 0.02), (64.0, 64 * 0.02)), 0.0, 0.0, 0.0, 0.0)
+    stage.world.site = replace(stage.world.site, engine=replace(steady(0.02), latency=latency))
     submitted = seen(stage, Submitted)
     stage.play()
     assert not any(event.prefix for event in submitted)

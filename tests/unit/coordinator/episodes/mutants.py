@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a program that was handed back and becomes another one is a failure",
-        target=f"{EPISODES}.attempt:Attempt.hand_over",
+        target=f"{EPISODES}.attempt:Attempt.begin_resumption",
         before="self.episode.run_again(cause)",
         after="self.episode.run_again(AbortCause.ENVIRONMENT)",
         tests=(f"{RERUNS}::test_a_program_that_asks_for_something_else_ends_its_attempt",),

@@ -25,7 +25,7 @@ from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.scheduling.evaluation import responses
 from rljob_runtime.simulator.core.events import Generated, Loaded, Submitted
 from rljob_runtime.simulator.invariants.episodes import response_of
-from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
+from rljob_runtime.simulator.peers.harness import Fault, HarnessScript
 from tests.support.crashes import CrashAt
 from tests.support.episode_job import EpisodeStage
 from tests.support.rows import slow
@@ -34,9 +34,12 @@ from tests.support.simulated_job import job, until
 MODES = [Mode.ON_POLICY, Mode.ASYNCHRONOUS]
 
 
-def stage_of(path: Path, mode: Mode, law: HarnessLaw | None = None, **more: Any) -> EpisodeStage:
+def stage_of(path: Path, mode: Mode, script: HarnessScript | None = None, **more: Any) -> EpisodeStage:
     return EpisodeStage(
-        path / "state.db", job=job(rounds=4, prompts=3, responses=3, mode=mode), law=law or HarnessLaw(), **more
+        path / "state.db",
+        job=job(rounds=4, prompts=3, responses=3, mode=mode),
+        script=script or HarnessScript(),
+        **more,
     )
 
 
@@ -64,10 +67,10 @@ def test_a_job_of_episodes_trains_on_what_engines_emitted(tmp_path, mode):
 def test_complete_groups_are_trained_on_while_other_episodes_run(tmp_path):
     """A trainer that computes during generation has less left at the end, and the update is the same."""
     stream = {"enabled": True, "minCompleted": 0, "maxCompleted": 0}
-    law = HarnessLaw(turns=6, tool_seconds=4.0)
+    script = HarnessScript(turns=6, tool_seconds=4.0)
     for streams in (True, False):
         made = job(rounds=4, prompts=3, responses=3, streamTraining={**stream, "enabled": streams})
-        stage = EpisodeStage(tmp_path / f"{streams}.db", job=made, law=law)
+        stage = EpisodeStage(tmp_path / f"{streams}.db", job=made, script=script)
         complete(stage)
         assert (sum(report.early_groups for report in stage.closed) > 0) == streams
         assert all(report.loaned_machines == 0 for report in stage.closed)
@@ -78,7 +81,7 @@ FAULTS = ((Fault.CRASH, 120), (Fault.FAILURE, 120), (Fault.REWRITE, 150), (Fault
 
 @pytest.mark.parametrize("mode", MODES)
 def test_failures_of_ours_are_aborted_attempts_and_never_a_reward(tmp_path, mode):
-    stage = stage_of(tmp_path, mode, HarnessLaw(faults=FAULTS, seed=1))
+    stage = stage_of(tmp_path, mode, HarnessScript(faults=FAULTS, seed=1))
     finished = stage.play()
     assert finished is not None
     assert finished.outcome is FinishedOutcome.COMPLETE
@@ -95,8 +98,8 @@ def test_failures_of_ours_are_aborted_attempts_and_never_a_reward(tmp_path, mode
 
 def test_a_round_counts_the_failures_before_its_coordinator_was_replaced(tmp_path):
     shape = job(rounds=1, prompts=6, responses=4)
-    law = HarnessLaw(turns=4, faults=((Fault.FAILURE, 300),), seed=1)
-    stage = EpisodeStage(tmp_path / "state.db", job=shape, law=law)
+    script = HarnessScript(turns=4, faults=((Fault.FAILURE, 300),), seed=1)
+    stage = EpisodeStage(tmp_path / "state.db", job=shape, script=script)
     stage.play_through([260])
     with closing(sqlite3.connect(stage.path)) as db:
         ((failures,),) = db.execute("SELECT SUM(failures) FROM trajectories")
@@ -106,10 +109,10 @@ def test_a_round_counts_the_failures_before_its_coordinator_was_replaced(tmp_pat
 @pytest.mark.parametrize("mode", MODES)
 def test_handed_back_episodes_run_again_and_none_has_failed(tmp_path, mode):
     """Two failures would filter a group, and more than two attempts of a response are handed back."""
-    stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.LEAVES, 500),), seed=2))
+    stage = stage_of(tmp_path, mode, HarnessScript(faults=((Fault.LEAVES, 500),), seed=2))
     complete(stage)
     left = stage.runners.counts[Fault.LEAVES]
-    # The law of this seed draws 43 for the 36 responses.
+    # The script of this seed draws 43 for the 36 responses.
     assert stage.totals().aborts[AbortCause.RUNNER_LEFT] == left > 36
     assert stage.control is not None
     totals = stage.control.last.totals
@@ -120,7 +123,7 @@ def test_handed_back_episodes_run_again_and_none_has_failed(tmp_path, mode):
 
 
 def test_a_job_whose_runners_always_leave_ends(tmp_path):
-    finished = stage_of(tmp_path, Mode.ON_POLICY, HarnessLaw(faults=((Fault.LEAVES, 1000),))).play()
+    finished = stage_of(tmp_path, Mode.ON_POLICY, HarnessScript(faults=((Fault.LEAVES, 1000),))).play()
     assert finished is not None
     assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "EnvironmentsKeepFailing")
 
@@ -128,7 +131,7 @@ def test_a_job_whose_runners_always_leave_ends(tmp_path):
 @pytest.mark.parametrize("mode", MODES)
 def test_groups_of_failing_environments_are_filtered_as_such(tmp_path, mode):
     """Neither a reward has failed, nor is any reward of an attempt that failed used."""
-    stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.FAILURE, 400),), seed=1))
+    stage = stage_of(tmp_path, mode, HarnessScript(faults=((Fault.FAILURE, 400),), seed=1))
     stage.play()
     assert stage.control is not None
     totals = stage.control.last.totals
@@ -144,7 +147,7 @@ def test_groups_of_failing_environments_are_filtered_as_such(tmp_path, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_job_whose_environments_always_fail_ends_for_that_reason(tmp_path, mode):
-    finished = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.FAILURE, 1000),))).play()
+    finished = stage_of(tmp_path, mode, HarnessScript(faults=((Fault.FAILURE, 1000),))).play()
     assert finished is not None
     assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "EnvironmentsKeepFailing")
 
@@ -153,7 +156,7 @@ def test_a_job_whose_environments_always_fail_ends_for_that_reason(tmp_path, mod
 @pytest.mark.parametrize("machine", ["rollout-0", "rollout-1"])
 def test_an_episode_outlives_its_engine(tmp_path, mode, machine):
     """Turns that were stored are kept, and the open ones go on at another machine."""
-    stage = stage_of(tmp_path, mode, HarnessLaw(turns=6, tool_seconds=2.0))
+    stage = stage_of(tmp_path, mode, HarnessScript(turns=6, tool_seconds=2.0))
 
     async def kill(stage: EpisodeStage) -> None:
         await until(lambda: bool(stage.books) and stage.totals().turns > 10)
@@ -161,7 +164,7 @@ def test_an_episode_outlives_its_engine(tmp_path, mode, machine):
 
     complete(stage, kill)
     assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
-    assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played), (
+    assert stage.runners.counts["tool calls"] == sum(stage.script.turns_of(key) for key in stage.runners.played), (
         "no tool is called twice"
     )
 
@@ -169,13 +172,13 @@ def test_an_episode_outlives_its_engine(tmp_path, mode, machine):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("after", [3, 17, 40])
 def test_an_episode_outlives_the_coordinator(tmp_path, mode, after):
-    stage = stage_of(tmp_path, mode, HarnessLaw(turns=6, tool_seconds=1.0))
+    stage = stage_of(tmp_path, mode, HarnessScript(turns=6, tool_seconds=1.0))
     finished = stage.play_through([after])
     assert finished is not None
     assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 4 * 3 * 3
     assert len(stage.books) == 2
     assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
-    assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played), (
+    assert stage.runners.counts["tool calls"] == sum(stage.script.turns_of(key) for key in stage.runners.played), (
         "no tool is called twice"
     )
 
@@ -185,8 +188,8 @@ def test_an_episode_outlives_the_coordinator(tmp_path, mode, after):
 def test_nothing_is_lost_or_trained_on_twice_whatever_fails(tmp_path, mode, seed):
     """Engines, coordinators and environments fail in one job."""
     drawn = random.Random(seed)
-    law = HarnessLaw(drawn.randint(1, 6), tool_seconds=drawn.choice([0.0, 0.5, 4.0]), faults=FAULTS, seed=seed)
-    stage = stage_of(tmp_path, mode, law, seed=seed)
+    script = HarnessScript(drawn.randint(1, 6), tool_seconds=drawn.choice([0.0, 0.5, 4.0]), faults=FAULTS, seed=seed)
+    stage = stage_of(tmp_path, mode, script, seed=seed)
     crashes = [drawn.randint(1, 120) for _ in range(drawn.randint(0, 3))]
 
     async def kill(stage: EpisodeStage) -> None:
@@ -203,7 +206,7 @@ def test_nothing_is_lost_or_trained_on_twice_whatever_fails(tmp_path, mode, seed
 
 def test_a_replica_is_not_lost_while_its_episodes_wait_for_tools(tmp_path, caplog):
     """No token comes for longer than a replica may be silent."""
-    stage = stage_of(tmp_path, Mode.ON_POLICY, HarnessLaw(turns=2, tool_seconds=150.0), seconds=3_000.0)
+    stage = stage_of(tmp_path, Mode.ON_POLICY, HarnessScript(turns=2, tool_seconds=150.0), seconds=3_000.0)
     complete(stage)
     assert Settings.of(stage.job).stall < 150.0
     assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
@@ -215,7 +218,7 @@ def test_a_replica_is_not_lost_while_its_episodes_wait_for_tools(tmp_path, caplo
 def test_evaluations_are_episodes_too(tmp_path, mode):
     evaluation = [{"name": "check", "everyRounds": 2, "maxPrompts": 3, "responsesPerPrompt": 2}]
     made = job(rounds=4, prompts=3, responses=3, mode=mode, evaluation=evaluation)
-    stage = EpisodeStage(tmp_path / "state.db", job=made, law=HarnessLaw(faults=((Fault.CRASH, 100),), seed=1))
+    stage = EpisodeStage(tmp_path / "state.db", job=made, script=HarnessScript(faults=((Fault.CRASH, 100),), seed=1))
     complete(stage)
     assert [one.round for one in stage.evaluated] == [0, 2, 4]
     assert {one.average for one in stage.evaluated} != {None}
@@ -226,10 +229,10 @@ def test_evaluations_are_episodes_too(tmp_path, mode):
 def test_an_evaluation_generates_what_a_failure_of_ours_ended_again(tmp_path, mode):
     evaluation = [{"name": "check", "everyRounds": 4, "maxPrompts": 6, "responsesPerPrompt": 3}]
     made = job(rounds=4, prompts=3, responses=3, mode=mode, evaluation=evaluation)
-    law = HarnessLaw(turns=1, faults=((Fault.FAILURE, 150),))
+    script = HarnessScript(turns=1, faults=((Fault.FAILURE, 150),))
     for step in (0, 4):
-        assert any(law.fault_of(key, 1) for key in responses("check", step, range(6), 3)), "first attempts fail"
-    stage = EpisodeStage(tmp_path / "state.db", job=made, law=law)
+        assert any(script.fault_of(key, 1) for key in responses("check", step, range(6), 3)), "first attempts fail"
+    stage = EpisodeStage(tmp_path / "state.db", job=made, script=script)
     stage.play()
     assert [(one.round, one.failed) for one in stage.evaluated] == [(0, 0), (4, 0)]
 
@@ -255,8 +258,8 @@ def test_updates_that_a_lost_trainer_undid_are_trained_on_again(tmp_path, mode):
 def tailed(tmp_path: Path, mode: Mode = Mode.ASYNCHRONOUS, **more: Any) -> EpisodeStage:
     """Four machines, and episodes of 1 to 30 turns."""
     made = job(rounds=5, prompts=6, responses=2, machines=4, mode=mode, repack={"intervalSeconds": 0.5, **more})
-    law = HarnessLaw(turns=30, tool_seconds=0.5, turn_tokens=30, seed=3)
-    return EpisodeStage(tmp_path / "state.db", job=made, machines=4, law=law, limits=Limits(tokens=2_000))
+    script = HarnessScript(turns=30, tool_seconds=0.5, turn_tokens=30, seed=3)
+    return EpisodeStage(tmp_path / "state.db", job=made, machines=4, script=script, limits=Limits(tokens=2_000))
 
 
 def check_moved(stage: EpisodeStage) -> None:
@@ -264,7 +267,7 @@ def check_moved(stage: EpisodeStage) -> None:
     assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 5 * 6 * 2
     totals = stage.totals()
     assert not totals.aborts.keys() - {AbortCause.NOT_NEEDED}
-    assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played)
+    assert stage.runners.counts["tool calls"] == sum(stage.script.turns_of(key) for key in stage.runners.played)
     with closing(sqlite3.connect(stage.path)) as db:
         assert audit_episodes(db, True).findings == ()
 
@@ -301,14 +304,14 @@ class Moved:
 def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The moves, as they begin."""
     seen: list[Any] = []
-    hand_over = GroupTracker.hand_over
+    relaunch = GroupTracker.relaunch
 
     def watched(groups: GroupTracker, source: str, destination: str) -> Any:
-        ended, moved = hand_over(groups, source, destination)
+        ended, moved = relaunch(groups, source, destination)
         seen.append(Moved(source, frozenset(one.key for one in moved)))
         return ended, moved
 
-    monkeypatch.setattr(GroupTracker, "hand_over", watched)
+    monkeypatch.setattr(GroupTracker, "relaunch", watched)
     return seen
 
 

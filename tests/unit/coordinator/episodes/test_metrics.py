@@ -34,7 +34,7 @@ from rljob_runtime.scheduling.episodes.episode import Versions
 from rljob_runtime.scheduling.episodes.levels import Level
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.core.events import Trained
-from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
+from rljob_runtime.simulator.peers.runners import Fault, HarnessScript
 from rljob_runtime.timeline.record import LEVELS
 from tests.support.episode_book import KEY, bench
 from tests.support.episode_job import EpisodeStage
@@ -45,9 +45,9 @@ FAULTS = ((Fault.CRASH, 80), (Fault.FAILURE, 80), (Fault.REWRITE, 300), (Fault.R
 
 
 def stage_of(path: Path, mode: Mode, versions: Versions = Versions.SINGLE) -> EpisodeStage:
-    law = HarnessLaw(turns=5, tool_seconds=1.5, faults=FAULTS, seed=3)
+    script = HarnessScript(turns=5, tool_seconds=1.5, faults=FAULTS, seed=3)
     made = job(rounds=4, prompts=3, responses=3, mode=mode)
-    return EpisodeStage(path / "state.db", job=made, law=law, limits=Limits(turns=4), versions=versions)
+    return EpisodeStage(path / "state.db", job=made, script=script, limits=Limits(turns=4), versions=versions)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mo
 def test_episodes_of_evaluations_are_no_load_of_training(tmp_path):
     evaluation = [{"name": "check", "everyRounds": 2, "maxPrompts": 6, "responsesPerPrompt": 8}]
     made = job(rounds=4, prompts=3, responses=3, mode=Mode.ON_POLICY, evaluation=evaluation)
-    stage = EpisodeStage(tmp_path / "state.db", job=made, law=HarnessLaw(turns=3, tool_seconds=1.5))
+    stage = EpisodeStage(tmp_path / "state.db", job=made, script=HarnessScript(turns=3, tool_seconds=1.5))
     stage.play()
     loads = [load for report in episodes_of(stage).values() for load in report.environments or ()]
     assert [load.most_training for load in loads] == [9] * 4, "the responses of a round"
@@ -129,8 +129,8 @@ def test_a_failure_of_ours_with_a_reward_is_counted_by_the_store(tmp_path, mode)
 
 @pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
 def test_many_forks_are_a_warning(tmp_path, mode):
-    law = HarnessLaw(turns=5, tool_seconds=0.1, faults=((Fault.REWRITE, 300),), seed=3)
-    stage = EpisodeStage(tmp_path / "state.db", job=job(rounds=3, prompts=6, responses=4, mode=mode), law=law)
+    script = HarnessScript(turns=5, tool_seconds=0.1, faults=((Fault.REWRITE, 300),), seed=3)
+    stage = EpisodeStage(tmp_path / "state.db", job=job(rounds=3, prompts=6, responses=4, mode=mode), script=script)
     stage.play()
     warned = [one.message for report in stage.control.reports for one in report.warnings if one.reason == MANY_FORKS]
     assert "turns since the round before opened a branch" in warned[0]
@@ -163,8 +163,8 @@ def test_forks_are_told_above_their_share(turns, forks, told):
 
 @pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
 def test_the_timeline_has_the_model_and_tool_time_of_episodes(tmp_path, mode):
-    law = HarnessLaw(turns=5, tool_seconds=1.5, seed=3)
-    stage = EpisodeStage(tmp_path / "state.db", job=job(rounds=3, prompts=4, responses=4, mode=mode), law=law)
+    script = HarnessScript(turns=5, tool_seconds=1.5, seed=3)
+    stage = EpisodeStage(tmp_path / "state.db", job=job(rounds=3, prompts=4, responses=4, mode=mode), script=script)
     records = []
     stage.observers.append(lambda report, trained: stage.coordinator._reporter.timeline.written(records.append))
     stage.play()

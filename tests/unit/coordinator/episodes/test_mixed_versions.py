@@ -18,7 +18,7 @@ from rljob_runtime.protocols.errors import WrongVersion
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.episodes.ends import AbortCause
 from rljob_runtime.scheduling.episodes.episode import Versions
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from tests.support.episode_book import KEY, Bench, StandInEngine, bench, settled
 from tests.support.episode_job import ENVIRONMENT, EpisodeStage
 from tests.support.simulated_job import job
@@ -199,8 +199,8 @@ async def test_a_harness_ending_while_its_turn_awaits_weights_has_no_reward(tmp_
 
 def stage_of(path: Path, versions: Versions, **more: Any) -> EpisodeStage:
     made = job(rounds=4, prompts=3, responses=3, mode=Mode.ASYNCHRONOUS, **more)
-    law = HarnessLaw(turns=6, tool_seconds=2.0)
-    return EpisodeStage(path / "state.db", job=made, law=law, versions=versions)
+    script = HarnessScript(turns=6, tool_seconds=2.0)
+    return EpisodeStage(path / "state.db", job=made, script=script, versions=versions)
 
 
 @pytest.mark.parametrize(("versions", "has_newer"), [(Versions.SINGLE, False), (MIXED, True)])
@@ -213,7 +213,7 @@ def test_later_turns_have_newer_weights_and_nothing_is_lost(tmp_path, versions, 
     assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
     newer = stage.invariants.episodes.turns_of_newer_weights
     assert (newer > 0) == has_newer
-    assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played), (
+    assert stage.runners.counts["tool calls"] == sum(stage.script.turns_of(key) for key in stage.runners.played), (
         "no tool is called twice"
     )
 

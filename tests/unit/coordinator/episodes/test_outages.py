@@ -15,7 +15,7 @@ from rljob_runtime.protocols.turns import EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.limits import Limit, Limits
 from rljob_runtime.scheduling.episodes.resumption import Recovery
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from tests.support.episode_book import KEY, Bench, bench
 from tests.support.episode_job import ENVIRONMENT, EpisodeStage
 from tests.support.simulated_job import job
@@ -103,8 +103,8 @@ async def test_the_next_runner_has_the_time_of_the_outage_or_all_of_it(
 
 def test_no_time_out_of_a_job_spans_two_coordinators(tmp_path: Any) -> None:
     """An invariant of the stage says so. Tools take about all of the time that there is."""
-    law, shape = HarnessLaw(turns=8, tool_seconds=5.0, seed=3), job(rounds=2, prompts=6, responses=4)
-    stage = EpisodeStage(tmp_path / "state.db", job=shape, law=law, seconds=30.0)
+    script, shape = HarnessScript(turns=8, tool_seconds=5.0, seed=3), job(rounds=2, prompts=6, responses=4)
+    stage = EpisodeStage(tmp_path / "state.db", job=shape, script=script, seconds=30.0)
     stage.play_through([150, 150])
     assert stage.totals().aborts[AbortCause.ENVIRONMENT] > 0, "their runners know of the outage"
     with closing(sqlite3.connect(stage.path)) as db:

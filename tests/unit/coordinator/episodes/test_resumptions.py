@@ -18,7 +18,7 @@ from rljob_runtime.protocols.environments import EpisodeReport, Resume, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause
 from rljob_runtime.scheduling.episodes.resumption import MOST_RESUMPTIONS, Recovery
-from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
+from rljob_runtime.simulator.peers.harness import Fault, HarnessScript
 from tests.support.episode_book import KEY, Bench, bench, settled
 from tests.support.episode_job import ENVIRONMENT, EpisodeStage
 from tests.support.simulated_job import job
@@ -268,9 +268,9 @@ async def test_a_call_of_a_turn_that_is_not_stored_ends_the_attempt(tmp_path):
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("recovery", list(Recovery))
 def test_a_job_that_loses_runners_trains_and_repeats_no_stored_call(tmp_path, mode, recovery):
-    law = HarnessLaw(faults=((Fault.CRASH, 100), (Fault.CRASH_AFTER_CALL, 200)), seed=1, differing=200)
+    script = HarnessScript(faults=((Fault.CRASH, 100), (Fault.CRASH_AFTER_CALL, 200)), seed=1, differing=200)
     stage = EpisodeStage(
-        tmp_path / "state.db", job=job(rounds=3, prompts=3, responses=3, mode=mode), law=law, recovery=recovery
+        tmp_path / "state.db", job=job(rounds=3, prompts=3, responses=3, mode=mode), script=script, recovery=recovery
     )
     finished = stage.play()
     assert finished is not None

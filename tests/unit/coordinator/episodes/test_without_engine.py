@@ -14,7 +14,7 @@ from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.resumption import Recovery
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards
 from tests.support.episode_book import KEY, Bench, bench, settled
 from tests.support.episode_job import ENVIRONMENT, EpisodeStage
@@ -41,10 +41,10 @@ def played(stage: EpisodeStage, *meanwhile: Any) -> None:
 def test_losers_of_a_race_leave_their_places_to_others(tmp_path, places, prompts, responses, recovery):
     """They kept them until their deadline of 300 s, and nothing moved."""
     shape = job(rounds=2, prompts=6, responses=4, tail=racing(prompts, responses))
-    law = HarnessLaw(turns=3, tool_seconds=1.0, seed=1)
+    script = HarnessScript(turns=3, tool_seconds=1.0, seed=1)
     # Without the look for attempts that no engine has for long, which frees the places later.
     rules = RunnerRules(silence=1e6)
-    stage = EpisodeStage(tmp_path / "state.db", job=shape, law=law, recovery=recovery, places=places, rules=rules)
+    stage = EpisodeStage(tmp_path / "state.db", job=shape, script=script, recovery=recovery, places=places, rules=rules)
     played(stage)
     assert all(report.generation_seconds < 40 for report in stage.closed)
     assert stage.totals().aborts.keys() == {AbortCause.NOT_NEEDED}
@@ -54,18 +54,20 @@ def test_losers_of_a_race_leave_their_places_to_others(tmp_path, places, prompts
 def test_a_loser_that_races_again_has_the_time_that_it_waited(tmp_path, recovery):
     """The winners' rewards take almost as long as an episode may, and half of them fail."""
     rewards = SimulatedRewards(seconds=lambda text: 58.0, fails={f"0.{i}": 2 for i in range(8)}, bound=1000.0)
-    law = HarnessLaw(turns=12, tool_seconds=1.0, rewards=0, seed=1)
+    script = HarnessScript(turns=12, tool_seconds=1.0, rewards=0, seed=1)
     shape = job(rounds=1, prompts=4, responses=4, tail=racing(1, 1.5))
-    stage = EpisodeStage(tmp_path / "state.db", job=shape, law=law, seconds=60.0, recovery=recovery, rewards=rewards)
+    stage = EpisodeStage(
+        tmp_path / "state.db", job=shape, script=script, seconds=60.0, recovery=recovery, rewards=rewards
+    )
     played(stage)
     assert stage.closed[0].aborted_samples == 8, "losers raced again"
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)
 def test_an_outage_of_all_engines_truncates_no_episode(tmp_path, recovery):
-    law = HarnessLaw(turns=12, tool_seconds=1.0, seed=1)
+    script = HarnessScript(turns=12, tool_seconds=1.0, seed=1)
     shape = job(rounds=1, prompts=4, responses=4)
-    stage = EpisodeStage(tmp_path / "state.db", job=shape, law=law, seconds=55.0, recovery=recovery)
+    stage = EpisodeStage(tmp_path / "state.db", job=shape, script=script, seconds=55.0, recovery=recovery)
 
     async def outage(stage: EpisodeStage) -> None:
         await until(lambda: bool(stage.books) and stage.totals().turns > 30)

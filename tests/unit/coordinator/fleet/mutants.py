@@ -113,7 +113,7 @@ MUTANTS = (
         tests=("tests/unit/coordinator/fleet/test_absent_machines.py",),
     ),
     Mutant(
-        name="the processes of a silent machine are ended at once",
+        name="the processes of a silent machine are ended immediately",
         target="rljob_runtime.coordinator.fleet.fleet:Fleet._run_machine",
         before="machine.loss_reason == SILENT",
         after="machine.loss_reason is None",

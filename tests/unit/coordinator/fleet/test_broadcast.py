@@ -140,7 +140,7 @@ def test_a_machine_that_returns_is_not_awaited_in_the_old_chain(stage, victim):
 
 @pytest.mark.parametrize("moment", [shipping, broadcasting])
 @pytest.mark.parametrize("victim", ["rollout-0", *slow("rollout-1")])
-def test_one_comes_and_one_goes_at_once(stage, victim, moment):
+def test_one_comes_while_one_goes(stage, victim, moment):
     gate = stage.world.hold_back("rollout-2")
 
     async def both(stage):

@@ -63,18 +63,18 @@ MUTANTS = (
         tests=(f"{ADAPTIVE}::test_the_model_of_a_size_follows_surprises_of_the_round",),
     ),
     Mutant(
-        name="laws of two layouts are fitted as one",
+        name="latencies of two layouts are fitted as one",
         target=f"{OBSERVER}._learn",
         before="self._layout(size)",
         after="self._layout(1)",
-        tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_law",),
+        tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_latency",),
     ),
     Mutant(
         name="a sample spans a layout switch",
         target=f"{OBSERVER}.record",
         before="last.tensor_parallel == size",
         after="True",
-        tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_law",),
+        tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_latency",),
     ),
     Mutant(
         name="a restarted replica goes on with the steps of the former one",
@@ -88,7 +88,7 @@ MUTANTS = (
         target=f"{OBSERVER}._learn",
         before="(now.decode - before.decode, now.prefill - before.prefill)",
         after="(now.decode - before.decode,)",
-        tests=(f"{PLAN_NEXT_ROUND}::test_the_watch_finds_the_law_of_an_engine_that_it_polls[0.5-one launch]",),
+        tests=(f"{PLAN_NEXT_ROUND}::test_the_watch_finds_the_latency_of_an_engine_that_it_polls[0.5-one launch]",),
     ),
     Mutant(
         name="replicas are those that had something to do",
@@ -97,7 +97,7 @@ MUTANTS = (
         after="max(seen.replicas, sum(self._layout_of(name) == size for name in names))",
         tests=(
             (
-                "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_that_was_taken_up_near_its_"
+                "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_that_was_restored_near_its_"
                 "end_counts_all_replicas"
             ),
         ),

@@ -221,7 +221,7 @@ class Choosy(SimulatedRewards):
 
 
 @pytest.mark.parametrize("mode", ["OnPolicy", "Asynchronous"])
-def test_a_group_of_which_a_response_cannot_be_scored_is_given_up_at_once(tmp_path, mode):
+def test_a_group_of_which_a_response_cannot_be_scored_is_given_up(tmp_path, mode):
     rewards = Choosy()
     stage = Stage(tmp_path / "state.db", job=job(rounds=3, prompts=3, responses=3, mode=mode), rewards=rewards)
     assert stage.play().outcome is FinishedOutcome.COMPLETE

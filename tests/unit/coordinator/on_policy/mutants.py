@@ -302,14 +302,14 @@ MUTANTS = (
         tests=(f"{LOANS}::test_auto_loans_only_where_it_streams",),
     ),
     Mutant(
-        name="groups fetched at once are fetched as they end",
+        name="groups fetched at the end are fetched as they end",
         target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._generate",
         before="streaming.offer if self._context.settings.fetch_as_they_end else held.extend",
         after="streaming.offer",
         tests=(f"{BENCHMARKS}::test_groups_fetched_together_are_shared_with_loaned_machines",),
     ),
     Mutant(
-        name="groups fetched at once are not shared with loaned machines",
+        name="groups fetched at the end are not shared with loaned machines",
         target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._generate",
         before="streaming.offer(held)",
         after="pass",

@@ -114,9 +114,9 @@ def test_resting_machines_measure_each_size_and_no_stage_begins_later(
     speeds = run.speeds()
     assert set(speeds) == {1, 2, 4}
     for size in (2, 4):
-        law = fit_latency(speeds[size])
-        assert law is not None
-        assert law.step(8, 800) == pytest.approx(0.02 / size, rel=0.05)
+        latency = fit_latency(speeds[size])
+        assert latency is not None
+        assert latency.step(8, 800) == pytest.approx(0.02 / size, rel=0.05)
     assert {one.profiled for speed in speeds[1] for one in speed.stretches} == {False}
 
     monkeypatch.setattr(idle_profiler, "plan_profiles", lambda *_: {})
@@ -163,7 +163,7 @@ def test_an_update_that_ends_early_ends_the_profile(tmp_path: Path) -> None:
     count, seconds = run.delays
     assert count == 2
     assert 0.0 < seconds / count < 1.5, "the way back only, not the rest of the profile"
-    assert run.speeds().keys() == {1}, "a few loads make no law"
+    assert run.speeds().keys() == {1}, "a few loads make no latency model"
 
 
 def test_a_profile_that_made_a_stage_wait_needs_longer_updates(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_job_of_short_updates_measures_each_size_once(tmp_path: Path) -> None:
     run = short(tmp_path, rounds=8)
     run.play()
     assert [one.tensor_parallel for one in run.profiled] == [2, 2, 4]
-    assert all(one.loads >= 3 for one in run.profiled), "two batches and two lengths make a law"
+    assert all(one.loads >= 3 for one in run.profiled), "two batches and two lengths make a latency model"
     assert {one.replica.partition("/")[0] for one in run.profiled} == {"rollout-0"}, "one machine, all others wait"
     assert run.speeds().keys() == {1, 2, 4}
     count, seconds = run.delays

@@ -102,8 +102,8 @@ def test_a_prefill_in_several_passes_is_measured_to_its_end(tmp_path: Path, most
     run = Run(tmp_path, kv=None)
     run.policy = run.stage.switch_policy = policy = Foreseeing("rollout-0", 4, state=State.RECOMPUTE, unfinished=6)
     site = run.stage.world.site
-    law = LatencyModel(((1, 0.005),), 0.0, 0.0, TOKEN_SECONDS, 0.0)
-    wide = replace(site.engine, law=law, prefill_budget=1, max_sequences=most)
+    latency = LatencyModel(((1, 0.005),), 0.0, 0.0, TOKEN_SECONDS, 0.0)
+    wide = replace(site.engine, latency=latency, prefill_budget=1, max_sequences=most)
     run.stage.world.site = replace(site, wider=tuple((size, wide) for size, _ in site.wider))
     run.play()
     (switch,) = run.switches

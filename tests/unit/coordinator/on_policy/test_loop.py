@@ -71,7 +71,7 @@ def test_a_machine_dies_at_any_time_and_nothing_is_lost(stage, seconds):
     check_trained_once(stage)
 
 
-def test_a_lost_machine_is_reported_at_once_and_replaced(stage):
+def test_a_lost_machine_is_reported_immediately_and_replaced(stage):
     async def fault(stage):
         await until(lambda: stage.control is not None and stage.control.reports and stage.control.last.round == 1)
         assert stage.control.last.generating == ("rollout-0", "rollout-1")

@@ -41,8 +41,8 @@ from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until
 
 AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
-LAW = LatencyModel(((1, 0.02), (64, 0.04)), 1e-6, 0.01, 1e-5, 0.0)
-ONE_PASS = replace(LAW, prefill_seconds=LAW.base(1))
+LATENCY = LatencyModel(((1, 0.02), (64, 0.04)), 1e-6, 0.01, 1e-5, 0.0)
+ONE_PASS = replace(LATENCY, prefill_seconds=LATENCY.base(1))
 """A pass over prompts reads the weights as a decode step does."""
 
 
@@ -64,7 +64,7 @@ def even(key: TrajectoryKey, version: int) -> int:
 
 def stage(path, lengths=tailed, rounds=12, tail=None, stream=False, costs=None, **more) -> Stage:
     found = Stage(path, job(rounds=rounds, prompts=8, responses=4, tail=tail or AUTO, stream=stream, **more))
-    engine = EngineKind(LAW, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
+    engine = EngineKind(LATENCY, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
     found.world = SimulatedCluster(
         0, ClusterSpec(replicas=2, engine=engine, lengths=lengths), costs, observe=found.observe
     )
@@ -147,7 +147,7 @@ def test_what_the_spec_fixes_is_played_without_a_prediction(tmp_path):
 def two_layouts(path, tail=None):
     """Machines of two accelerators. Together they are faster than one, and not twice as fast."""
     found = Stage(path, job(rounds=8, prompts=8, responses=4, tail=tail or {"enabled": False}))
-    narrow = EngineKind(LAW, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
+    narrow = EngineKind(LATENCY, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
     wide = EngineKind(LatencyModel(((1, 0.012), (64, 0.024)), 1e-6, 0.01, 1e-5, 0.0), 250_000, 64, stream_seconds=0.1)
     site = ClusterSpec(replicas=2, engine=narrow, wider=((2, wide),), lengths=even)
     found.world = SimulatedCluster(0, site, observe=found.observe)
@@ -190,8 +190,8 @@ def elastic(path, machines: int, lengths=even, rounds=8, smallest=1, largest=4, 
     of = job(rounds=rounds, prompts=8, responses=4, tail={"enabled": False}, rollout=rollout)
     found = Stage(path, of, machines=machines)
     # A step takes as long as its batch is large: what is split is done in half the time.
-    law = LatencyModel(((1, 0.005), (64, 0.32)), 1e-6, 0.0, 1e-5, 0.0)
-    engine = EngineKind(law, kv_tokens=100_000, max_sequences=64)
+    latency = LatencyModel(((1, 0.005), (64, 0.32)), 1e-6, 0.0, 1e-5, 0.0)
+    engine = EngineKind(latency, kv_tokens=100_000, max_sequences=64)
     found.world = SimulatedCluster(
         0, ClusterSpec(replicas=engines, engine=engine, lengths=lengths), observe=found.observe
     )
@@ -339,7 +339,7 @@ def test_what_ended_at_a_limit_that_was_raised_since_counts_as_stopped(tmp_path)
     assert since == {(key, tokens, tokens < limit) for key, tokens, _ in ended}
 
 
-def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
+def test_a_round_that_was_restored_near_its_end_counts_all_replicas(tmp_path):
     """The next one is predicted for as many as there are, not for those that had something left to do."""
     run = stage(tmp_path / "state.db", rounds=1)
     busy: set[str] = set()
@@ -458,7 +458,7 @@ def test_the_spec_leaves_open_what_is_auto(spec, plans):
 
 @pytest.mark.parametrize("waves", [1, 12], ids=["one launch", "turns that come and go"])
 @pytest.mark.parametrize("poll_seconds", [0.05, 0.5, 2.0])
-def test_the_watch_finds_the_law_of_an_engine_that_it_polls(poll_seconds, waves):
+def test_the_watch_finds_the_latency_of_an_engine_that_it_polls(poll_seconds, waves):
     """Whatever begins, ends and waits between two polls."""
     random, watch, engine = Random(0), EngineObserver(), EngineSimulator(ONE_PASS, 1 << 20, 256)
     arrivals = [round(random.uniform(0.0, 40.0), 2) * (wave > 0) for wave in range(waves)]
@@ -488,9 +488,9 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls(poll_seconds, waves)
     assert sum(one.prompt_tokens for one in speed.stretches) == 48 * 50
     assert sum(one.prompt_squares for one in speed.stretches) == 48 * 50**2
     assert speed.square_tokens == 1e-5
-    law = fit_latency([speed])
+    latency = fit_latency([speed])
     for batch, mean in ((40, 80), (10, 200), (3, 300)):
-        assert law.step(batch, batch * mean) == pytest.approx(LAW.step(batch, batch * mean), rel=0.02)
+        assert latency.step(batch, batch * mean) == pytest.approx(LATENCY.step(batch, batch * mean), rel=0.02)
 
 
 def test_the_watch_learns_nothing_from_another_boot():
@@ -528,7 +528,7 @@ def test_replicas_asleep_since_a_layout_change_are_not_counted():
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 5)), min_size=1, max_size=6))
-def test_each_layout_of_a_round_has_its_own_law(phases):
+def test_each_layout_of_a_round_has_its_own_latency(phases):
     """A machine whose engines switch, also back, between polls: no sample spans two layouts."""
     seconds, size, steps = {1: 0.1, 2: 0.06, 4: 0.04}, 1, NO_STEPS
     watch = EngineObserver(lambda replica: size)
@@ -553,10 +553,10 @@ def test_each_layout_of_a_round_has_its_own_law(phases):
     for one, speed in found.items():
         assert speed.kv_tokens == one * 1000
         assert sum(stretch.steps for stretch in speed.stretches) == pytest.approx(10 * polls[one])
-        law = watch.engine_speed(one)
-        assert (law is None) == (polls[one] == 0)
-        if law is not None:
-            assert law.decode(4, 0, 1) == pytest.approx(seconds[one], rel=0.01)
+        latency = watch.engine_speed(one)
+        assert (latency is None) == (polls[one] == 0)
+        if latency is not None:
+            assert latency.decode(4, 0, 1) == pytest.approx(seconds[one], rel=0.01)
     later = EngineObserver(lambda replica: size)
     later.continue_from(watch)
     assert {one: later.engine_speed(one) for one in found} == {one: watch.engine_speed(one) for one in found}

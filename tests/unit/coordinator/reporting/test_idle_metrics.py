@@ -19,7 +19,7 @@ from rljob_runtime.protocols import TrainReport
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Trained
-from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.timeline.idle import LEFT, LOST
 from tests.support.episode_job import EpisodeStage
 from tests.support.simulated_job import Stage, job
@@ -149,9 +149,12 @@ def test_a_round_whose_intervals_were_lost_has_no_shares() -> None:
 @pytest.mark.parametrize("mode", Mode)
 def test_engines_that_wait_for_tools_are_idle_for_their_environments(tmp_path: Path, mode: Mode) -> None:
     """Each program waits for its tools for most of its time; what engines hold is watched from outside."""
-    law = HarnessLaw(turns=5, tool_seconds=4.0, seed=3)
+    script = HarnessScript(turns=5, tool_seconds=4.0, seed=3)
     stage = EpisodeStage(
-        tmp_path / "state.db", job=job(rounds=3, prompts=2, responses=2, mode=mode), law=law, limits=Limits(turns=5)
+        tmp_path / "state.db",
+        job=job(rounds=3, prompts=2, responses=2, mode=mode),
+        script=script,
+        limits=Limits(turns=5),
     )
     looks, closed = played_and_watched(stage)
     assert len(stage.closed) == 3

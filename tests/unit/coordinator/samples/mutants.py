@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant(
         name="the thread of texts has no turn for rewards before all samples are read",
         target="rljob_runtime.coordinator.samples.writer:parts",
-        before="part and tokens > DECODED_AT_ONCE",
+        before="part and tokens > DECODED_BATCH",
         after="False",
         tests=(
             "tests/unit/coordinator/samples/test_writer.py::test_long_responses_leave_the_thread_of_texts_to_others_in_between",

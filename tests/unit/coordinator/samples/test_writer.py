@@ -158,8 +158,8 @@ async def test_a_restarted_coordinator_writes_what_the_former_one_left(tmp_path)
     ("most", "reads"), [(4, [4] * 35), (5, [4] * 35), (1, [2] * 70)], ids=["exact", "below", "one alone"]
 )
 async def test_long_responses_leave_the_thread_of_texts_to_others_in_between(tmp_path, monkeypatch, most, reads):
-    monkeypatch.setattr(writer_module, "READ_AT_ONCE", 1000)
-    monkeypatch.setattr(writer_module, "DECODED_AT_ONCE", most)
+    monkeypatch.setattr(writer_module, "READ_BATCH", 1000)
+    monkeypatch.setattr(writer_module, "DECODED_BATCH", most)
     store, prompts = opened(tmp_path), Texts()
     writer = writer_of(tmp_path, store, Samples())
     await writer.use(Samples(per_round="All"))

@@ -185,7 +185,7 @@ async def test_a_store_that_came_too_late_is_closed(tmp_path):
     raise AssertionError("it is held for ever")
 
 
-async def test_what_cannot_be_used_is_told_at_once(tmp_path):
+async def test_what_cannot_be_used_is_told_immediately(tmp_path):
     Store(tmp_path / "state.db", "uid-2").close()
     with pytest.raises(StoreUnusable, match="belongs to job uid-2") as caught:
         await open_store(lambda opening: Store(tmp_path / "state.db", "uid-1", opening), Told(), patience=1e6)

@@ -91,7 +91,7 @@ def check_every_prompt_has_its_turn(stage: Stage, rounds: int, prompts: int, res
 # --- plain rounds ---
 
 
-@pytest.mark.parametrize("machines_late", [False, True], ids=["machines at once", "machines late"])
+@pytest.mark.parametrize("machines_late", [False, True], ids=["machines immediately", "machines late"])
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_a_lost_store_costs_no_more_than_the_checkpoint_says(tmp_path, rounds, machines_late):
     stage = Stage(tmp_path / "state.db", job=job(rounds=5, every_rounds=2))

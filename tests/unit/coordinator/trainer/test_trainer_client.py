@@ -198,7 +198,7 @@ def test_a_closed_client_ends_no_actor():
     assert virtual_time.run(program()) == []
 
 
-def test_other_pods_are_tried_at_once():
+def test_other_pods_are_tried_immediately():
     async def program():
         client = client_on(backend := Backend(seconds=10.0))
         client.set_members(pods(1))

@@ -69,11 +69,11 @@ def found(path: Path, turns: int = TURNS) -> LongEpisodes:
     return read(path.parent, audit(path).to_dict(), turns)
 
 
-def told(path: Path, *sabotages: str, turns: int = TURNS) -> list[str]:
+def told(path: Path, *corruptions: str, turns: int = TURNS) -> list[str]:
     """Return what is wrong with the store after these statements."""
-    folder = path.parent.parent / "sabotaged"
+    folder = path.parent.parent / "corrupted"
     folder.mkdir()
-    return [*problems(found(broken(path, folder, *sabotages), turns), 3, False)]
+    return [*problems(found(broken(path, folder, *corruptions), turns), 3, False)]
 
 
 def test_a_campaign_without_losses_has_nothing_to_tell(store: Path) -> None:
@@ -95,7 +95,7 @@ def begun(number: int, end: str) -> tuple[str, str]:
     )
 
 
-SABOTAGES: dict[str, tuple[tuple[str, ...], str]] = {
+CORRUPTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "a stored call is executed again": (
         (f"UPDATE tool_calls SET executions = 2 WHERE episode = {FIRST}",),
         "1 stored calls of tools were executed again",
@@ -133,7 +133,7 @@ SABOTAGES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("statements", "wanted"), SABOTAGES.values(), ids=SABOTAGES.keys())
+@pytest.mark.parametrize(("statements", "wanted"), CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
 def test_what_faults_took_from_episodes_is_told(store: Path, statements: tuple[str, ...], wanted: str) -> None:
     assert any(text.startswith(wanted) for text in told(store, *statements))
 

@@ -1,4 +1,4 @@
-"""A profile finds the law that an engine keeps, in a time that is bounded, and is refused for anything else."""
+"""A profile finds the latency model that an engine keeps, in a bounded time, and is refused for anything else."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rljob_runtime.rollout.profiling.profiler import CORNERS, PASSES, Limits, Pr
 from rljob_runtime.rollout.profiling.target import Target
 from rljob_runtime.rollout.profiling.timed_engine import Step, decode_timing, prefill_timing
 from tests.support.paths import ROOT
-from tests.support.rollout.law_engine import Clock, LawEngine
+from tests.support.rollout.latency_engine import Clock, LatencyEngine
 
 pytestmark = pytest.mark.timeout(60)
 
-LAW = LatencyModel(((1.0, 0.050), (64.0, 0.200)), 3e-6, 0.020, 6e-4, 2e-8)
+LATENCY = LatencyModel(((1.0, 0.050), (64.0, 0.200)), 3e-6, 0.020, 6e-4, 2e-8)
 LOOK = 0.001
-SUBJECT = Subject(model=SMOLLM2_135M, engine="Law", engine_version="1", hardware="none")
+SUBJECT = Subject(model=SMOLLM2_135M, engine="Latency", engine_version="1", hardware="none")
 
 
 def profiled(
@@ -39,7 +39,7 @@ def profiled(
     off: Callable[[], float] = lambda: 1.0,
     stop_after: int | None = None,
     sizes: tuple[int, ...] = (1,),
-    laws: dict[int, LatencyModel] | None = None,
+    latencies: dict[int, LatencyModel] | None = None,
 ) -> tuple[Profile, Clock, list[str]]:
     clock, told = Clock(), []
 
@@ -48,7 +48,7 @@ def profiled(
 
     async def run() -> Profile:
         harness = ProfilingHarness(
-            lambda size, devices: LawEngine((laws or {1: LAW})[size], clock, 12_000 * size, LOOK, off),
+            lambda size, devices: LatencyEngine((latencies or {1: LATENCY})[size], clock, 12_000 * size, LOOK, off),
             lambda: None,
             vocabulary=1000,
             clock=clock,
@@ -69,15 +69,15 @@ def near(found: float, true: float, share: float) -> bool:
 def test_the_coefficients_of_an_engine_are_found():
     profile, _, _ = profiled(Limits(64, 512, 600.0))
     fitted = fit(profile, 1)
-    law, (replica,) = fitted.latency, {round(one.replica_seconds, 9) for one in profile.decode}
+    latency, (replica,) = fitted.latency, {round(one.replica_seconds, 9) for one in profile.decode}
     assert replica >= LOOK, "what the replica takes is part of a step, and told"
     assert fitted.kv_tokens == 12_000
-    for batch, seconds in law.knots:
-        assert near(seconds, LAW.base(int(batch)) + replica, 0.02), batch
-    assert near(law.context_token_seconds, LAW.context_token_seconds, 0.02)
-    assert near(law.prefill_token_seconds, LAW.prefill_token_seconds, 0.02)
-    assert near(law.prefill_square_seconds, LAW.prefill_square_seconds, 0.02)
-    assert near(law.prefill_seconds, LAW.prefill_seconds + replica, 0.02)
+    for batch, seconds in latency.knots:
+        assert near(seconds, LATENCY.base(int(batch)) + replica, 0.02), batch
+    assert near(latency.context_token_seconds, LATENCY.context_token_seconds, 0.02)
+    assert near(latency.prefill_token_seconds, LATENCY.prefill_token_seconds, 0.02)
+    assert near(latency.prefill_square_seconds, LATENCY.prefill_square_seconds, 0.02)
+    assert near(latency.prefill_seconds, LATENCY.prefill_seconds + replica, 0.02)
 
 
 def test_rounds_outside_the_fit_are_predicted():
@@ -103,9 +103,9 @@ def test_noise_and_pauses_are_borne(seed):
     profile, _, _ = profiled(
         Limits(64, 512, 600.0), lambda: chance.uniform(0.9, 1.1) * (6.0 if chance.random() < 0.05 else 1.0)
     )
-    law = fit(profile, 1).latency
+    latency = fit(profile, 1).latency
     for batch, context in ((1, 100), (5, 300), (24, 200), (64, 100)):
-        assert near(law.step(batch, batch * context), LAW.step(batch, batch * context) + 2 * LOOK, 0.06)
+        assert near(latency.step(batch, batch * context), LATENCY.step(batch, batch * context) + 2 * LOOK, 0.06)
 
 
 def test_a_load_that_was_disturbed_in_all_its_repeats_weighs_little():
@@ -114,8 +114,8 @@ def test_a_load_that_was_disturbed_in_all_its_repeats_weighs_little():
     samples = tuple(
         one.model_copy(update={"seconds": 4 * one.seconds}) if one is spoilt else one for one in profile.decode
     )
-    law = fit(profile.model_copy(update={"decode": samples}), 1).latency
-    assert near(law.step(8, 8 * 200), LAW.step(8, 8 * 200) + 2 * LOOK, 0.05)
+    latency = fit(profile.model_copy(update={"decode": samples}), 1).latency
+    assert near(latency.step(8, 8 * 200), LATENCY.step(8, 8 * 200) + 2 * LOOK, 0.05)
 
 
 @pytest.mark.parametrize("seconds", [60.0, 200.0, 1000.0])
@@ -129,11 +129,11 @@ def test_it_ends_in_time_and_repeats_what_it_visits(seconds):
     assert len(visits) == PASSES
 
 
-def test_each_layout_has_its_own_law():
+def test_each_layout_has_its_own_latency():
     wide = LatencyModel(((1.0, 0.030), (64.0, 0.120)), 2e-6, 0.015, 3e-4, 1e-8)
-    profile, _, _ = profiled(Limits(32, 256, 400.0), sizes=(1, 2), laws={1: LAW, 2: wide})
+    profile, _, _ = profiled(Limits(32, 256, 400.0), sizes=(1, 2), latencies={1: LATENCY, 2: wide})
     assert profile.kv_tokens == {1: 12_000, 2: 24_000}
-    assert near(fit(profile, 1).latency.base(1), LAW.base(1) + 2 * LOOK, 0.05)
+    assert near(fit(profile, 1).latency.base(1), LATENCY.base(1) + 2 * LOOK, 0.05)
     assert near(fit(profile, 2).latency.base(1), wide.base(1) + 2 * LOOK, 0.05)
 
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_profiled_is_told(arguments, said, tmp_path, monkeypatch)
 
 
 WIDE = LatencyModel(((1.0, 0.030), (64.0, 0.120)), 2e-6, 0.015, 3e-4, 1e-8)
-"""Of two accelerators: nearly twice as fast as `LAW`."""
+"""Of two accelerators: nearly twice as fast as `LATENCY`."""
 NO_GAIN = LatencyModel(((1.0, 0.049), (64.0, 0.198)), 3e-6, 0.020, 6e-4, 2e-8)
 
 
@@ -203,7 +203,7 @@ def saying(
     sizes: str = "1,2",
     longest: int = 16,
 ) -> tuple[str, ...]:
-    """`rljob profile` for a job of 4 x 8 on two machines, where engines keep these laws."""
+    """`rljob profile` for a job of 4 x 8 on two machines, where engines keep these latency models."""
     spec = yaml.safe_load((ROOT / "examples" / "addition-rollpacker.yaml").read_text())
     spec["spec"]["algorithm"] |= {"promptsPerRound": 4, "responsesPerPrompt": 8, "maxTokensPerMicrobatch": 40_000}
     spec["spec"]["rollout"] |= {"slotsPerMachine": slots}
@@ -215,7 +215,7 @@ def saying(
     monkeypatch.setattr("rljob_runtime.models.source.resolve", lambda source, cache: ModelFolder(tmp_path))
 
     def measured(self: Target, observer: ProfilingObserver) -> Profile:
-        profile, _, _ = profiled(Limits(32, 128, 200.0), sizes=self.sizes, laws={1: LAW, 2: wide})
+        profile, _, _ = profiled(Limits(32, 128, 200.0), sizes=self.sizes, latencies={1: LATENCY, 2: wide})
         return profile.model_copy(update={"subject": self.subject})
 
     monkeypatch.setattr(Target, "profile", measured)
@@ -234,9 +234,9 @@ def test_the_size_to_start_at_is_told_and_written(tmp_path, monkeypatch, wide, b
     assert start.lengths == "maxResponseTokens"
     assert [(one.tensor_parallel, one.replicas) for one in start.rounds] == [(1, 4), (2, 2)]
     assert min(start.rounds, key=lambda one: one.seconds or 0.0).tensor_parallel == best
-    # As long as the job's responses may be, all on engines of the fitted law.
-    law = fit(Profile.from_json(file.read_text()), 1).latency
-    seconds = law.prefill(8 * 64, 8 * 64**2) + law.decode(8, 8 * 65, 15)
+    # As long as the job's responses may be, all on engines of the fitted latency model.
+    latency = fit(Profile.from_json(file.read_text()), 1).latency
+    seconds = latency.prefill(8 * 64, 8 * 64**2) + latency.decode(8, 8 * 65, 15)
     assert near(start.rounds[0].seconds or 0.0, seconds, 0.1)
 
 

@@ -3,7 +3,7 @@
 from hack.mutants import Mutant
 
 POLICY = "tests/unit/scheduling/adaptive_tp/test_policy.py"
-COURSE = "tests/unit/scheduling/adaptive_tp/test_course.py"
+CURVE = "tests/unit/scheduling/adaptive_tp/test_load_curve.py"
 COSTS = "tests/unit/scheduling/adaptive_tp/test_switch_costs.py"
 TAIL = "tests/unit/scheduling/adaptive_tp/test_tail.py"
 FORECAST = "tests/unit/scheduling/adaptive_tp/test_forecast.py"
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         name="a switch in a plan is for nothing",
         target="rljob_runtime.scheduling.adaptive_tp.switch_plan:plan_switches",
-        before="paid = costs[current, target].seconds(course[0].carried)",
+        before="paid = costs[current, target].seconds(curve[0].carried)",
         after="paid = 0.0",
         tests=(f"{POLICY}::test_plans_become_slower_as_switches_cost_more",),
     ),
@@ -164,24 +164,24 @@ MUTANTS = (
     ),
     Mutant(
         name="the chance that a response runs on is that of a new one",
-        target="rljob_runtime.scheduling.adaptive_tp.course:_survival",
+        target="rljob_runtime.scheduling.adaptive_tp.load_curve:_survival",
         before="now = snapshot.lengths.predicted_longer_than(reached)",
         after="now = 1.0",
-        tests=(f"{COURSE}::test_survival_is_of_responses_that_came_so_far",),
+        tests=(f"{CURVE}::test_survival_is_of_responses_that_came_so_far",),
     ),
     Mutant(
         name="expected values hide the last response",
-        target="rljob_runtime.scheduling.adaptive_tp.course:_point",
+        target="rljob_runtime.scheduling.adaptive_tp.load_curve:_point",
         before="-math.expm1(none_log)",
         after="min(1.0, running / 50)",
-        tests=(f"{COURSE}::test_the_last_response_decides_more_than_the_mean",),
+        tests=(f"{CURVE}::test_the_last_response_decides_more_than_the_mean",),
     ),
     Mutant(
         name="every response of a race runs to its end",
-        target="rljob_runtime.scheduling.adaptive_tp.course:course_of",
+        target="rljob_runtime.scheduling.adaptive_tp.load_curve:load_curve",
         before="snapshot.is_race",
         after="False",
-        tests=(f"{COURSE}::test_places_that_are_taken_end_a_response",),
+        tests=(f"{CURVE}::test_places_that_are_taken_end_a_response",),
     ),
     Mutant(
         name="a play goes on with a response that lost its place",
@@ -331,7 +331,7 @@ MUTANTS = (
         tests=(f"{GUARD}::test_a_model_is_corrected_after_twenty_slow_steps",),
     ),
     Mutant(
-        name="a pair that was undone at once stays open",
+        name="a pair that was undone immediately stays open",
         target="rljob_runtime.scheduling.adaptive_tp.guard:_LastSwitch.is_undone_by",
         before="at - (self.at + self.seconds) < self.seconds",
         after="False",

@@ -86,10 +86,10 @@ MUTANTS = (
         tests=(f"{OVERRUN}::test_no_visit_outlasts_an_update_for_what_another_measures_in_time",),
     ),
     Mutant(
-        name="a few loads make a law that no batch changes",
+        name="a few loads make a latency model that no batch changes",
         target="rljob_runtime.scheduling.adaptive_tp.idle_profile:is_enough",
         before="len({one.batch for one in timings}) > 1",
         after="True",
-        tests=(f"{IDLE}::test_a_law_is_fitted_to_corners_and_to_nothing_less",),
+        tests=(f"{IDLE}::test_a_latency_is_fitted_to_corners_and_to_nothing_less",),
     ),
 )

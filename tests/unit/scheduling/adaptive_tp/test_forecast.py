@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.adaptive_tp.course import course_of
 from rljob_runtime.scheduling.adaptive_tp.forecast import (
     DRAWN_RESPONSES,
     MOST_DRAWS,
@@ -18,6 +17,7 @@ from rljob_runtime.scheduling.adaptive_tp.forecast import (
     stages_to_draw,
     switch_gains,
 )
+from rljob_runtime.scheduling.adaptive_tp.load_curve import load_curve
 from rljob_runtime.scheduling.adaptive_tp.policy import LEAST_SECONDS, SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, Running, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race, generate
@@ -71,7 +71,7 @@ def test_the_plan_expects_no_size_to_be_faster_than_it_is() -> None:
         running = tuple(Running(100, 1) for _ in past)
         for size, engine_ in ENGINES.items():
             snapshot = MachineSnapshot(size, ACCELERATORS, (running,), Survival(past), LIMIT)
-            expected = expected_seconds(course_of(snapshot), engine_, ACCELERATORS // size)
+            expected = expected_seconds(load_curve(snapshot), engine_, ACCELERATORS // size)
             ratios[size].append(expected / static(size, past))
     assert all(fmean(found) == pytest.approx(1.0, abs=0.03) for found in ratios.values())
 

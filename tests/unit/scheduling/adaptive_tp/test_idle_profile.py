@@ -178,14 +178,14 @@ def timing(batch: int, prompt: int) -> LoadTiming:
 CORNERS = [timing(batch, prompt) for batch in (1, 32) for prompt in (16, 2000)]
 
 
-def test_a_law_is_fitted_to_corners_and_to_nothing_less() -> None:
+def test_a_latency_is_fitted_to_corners_and_to_nothing_less() -> None:
     assert is_enough(CORNERS)
-    assert not is_enough(CORNERS[:2]), "one batch would make a law that no batch changes"
+    assert not is_enough(CORNERS[:2]), "one batch would make a latency model that no batch changes"
     assert not is_enough(CORNERS[::2])
-    law = fit_latency([Speed(stretches=tuple(samples_of(CORNERS)))])
-    assert law is not None
-    assert law.step(16, 16_000) == pytest.approx(0.01 + 16e-3 + 16e-3, rel=0.05)
-    assert law.prefill_token_seconds > 0
+    latency = fit_latency([Speed(stretches=tuple(samples_of(CORNERS)))])
+    assert latency is not None
+    assert latency.step(16, 16_000) == pytest.approx(0.01 + 16e-3 + 16e-3, rel=0.05)
+    assert latency.prefill_token_seconds > 0
 
 
 def test_a_prefill_too_short_for_the_clock_is_no_sample() -> None:
@@ -199,9 +199,9 @@ def test_rounds_displace_profiles_near_their_batches_only() -> None:
     kept = undisplaced([*samples_of(CORNERS), own])
     assert {one.batch for one in kept if one.profiled and not one.prompt_tokens} == {1}
     assert sum(bool(one.prompt_tokens) for one in kept) == len(CORNERS), "no prefill was observed"
-    law = fit_latency([Speed(stretches=tuple(samples_of(CORNERS))), Speed(stretches=(own,))])
-    assert law is not None
-    assert law.step(20, 10_000) == pytest.approx(0.1, rel=0.1)
+    latency = fit_latency([Speed(stretches=tuple(samples_of(CORNERS))), Speed(stretches=(own,))])
+    assert latency is not None
+    assert latency.step(20, 10_000) == pytest.approx(0.1, rel=0.1)
 
 
 def test_a_speed_keeps_the_mark_of_profiles_in_the_store() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.scheduling.adaptive_tp import policy
-from rljob_runtime.scheduling.adaptive_tp.course import course_of
 from rljob_runtime.scheduling.adaptive_tp.draws import draws_of
+from rljob_runtime.scheduling.adaptive_tp.load_curve import load_curve
 from rljob_runtime.scheduling.adaptive_tp.policy import LookCadence, SwitchOutcome, SwitchRules, decide
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, OtherEngine, Running
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Stage, generate
@@ -209,11 +209,11 @@ def test_caches_of_the_new_size_are_not_exceeded(snapshot, two, four):
 @settings(max_examples=40, deadline=None)
 @given(machines, st.floats(0, 5), st.floats(0, 20), st.integers(0, 3))
 def test_plans_become_slower_as_switches_cost_more(snapshot, fixed, more, switches):
-    course = course_of(snapshot)
+    curve = load_curve(snapshot)
 
     def plan(cost):
         pairs = costs(cost).table(ENGINES, ACCELERATORS)
-        return plan_switches(course, snapshot.tensor_parallel, ENGINES, ACCELERATORS, pairs, switches)
+        return plan_switches(curve, snapshot.tensor_parallel, ENGINES, ACCELERATORS, pairs, switches)
 
     cheap, dear = plan(fixed), plan(fixed + more)
     slack = 1 + 1e-9

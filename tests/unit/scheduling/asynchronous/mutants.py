@@ -10,12 +10,12 @@ REPLICA_ASSIGNMENT = "tests/unit/scheduling/asynchronous/test_replica_assignment
 MUTANTS = (
     Mutant(
         name="a source keeps what it has handed over",
-        target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker.hand_over",
+        target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker.relaunch",
         before="self._release(key, lease)",
         after="pass",
         tests=(
             "tests/unit/scheduling/asynchronous/test_async_groups.py"
-            "::test_episodes_are_handed_over_at_once_and_the_former_leases_end",
+            "::test_episodes_are_handed_over_immediately_and_the_former_leases_end",
         ),
     ),
     Mutant(

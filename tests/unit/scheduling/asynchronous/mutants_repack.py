@@ -57,7 +57,7 @@ MUTANTS = (
         tests=(REPACK,),
     ),
     Mutant(
-        name="repack decodes any number at once",
+        name="repack decodes any number simultaneously",
         target="rljob_runtime.scheduling.asynchronous.repack:_Bin.holds",
         before=(
             "self.trajectories + more.trajectories <= rules.max_batch and self.peak + more.peak <= "
@@ -111,7 +111,7 @@ MUTANTS = (
         tests=(REPACK_GAIN,),
     ),
     Mutant(
-        name="repack packs more than the engine decodes at once",
+        name="repack packs more than the engine decodes simultaneously",
         target="rljob_runtime.scheduling.asynchronous.repack_gain:merges_that_pay",
         before="within(rules, tails.speed)",
         after="rules",

@@ -142,7 +142,7 @@ def test_a_restart_filters_a_failed_group_for_the_same_reason():
     assert [over.reason for over in flight.drain_done()] == [ENVIRONMENT_FAILED]
 
 
-def test_what_the_store_kept_is_taken_up():
+def test_what_the_store_kept_is_restored():
     flight = GroupTracker(group_size=3)
     saved = {key(ONE, 0): RestoredSample(4, generated=True, reward=0.5), key(ONE, 1): RestoredSample(2, generated=True)}
     flight.add(ONE, 5, "a", saved)
@@ -200,9 +200,9 @@ def test_what_moves_already_does_not_move_again(flight):
     assert flight.begin_move("a", "c") == []
 
 
-def test_episodes_are_handed_over_at_once_and_the_former_leases_end(flight):
+def test_episodes_are_handed_over_immediately_and_the_former_leases_end(flight):
     launched(flight, {"a": 5})
-    ended, launches = flight.hand_over("a", "b")
+    ended, launches = flight.relaunch("a", "b")
     assert ended == [Launch(key(ONE, sample), Lease("a", 1)) for sample in range(2)]
     assert launches == [Launch(key(ONE, sample), Lease("b", 2)) for sample in range(2)]
     assert [flight.lease(key(ONE, sample)) for sample in range(2)] == [Lease("b", 2)] * 2
@@ -245,7 +245,7 @@ def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop
                     assert launch.lease.attempt > attempts[launch.key]
                     attempts[launch.key] = launch.lease.attempt
             case 8:
-                for launch in flight.hand_over("b", "c")[1]:
+                for launch in flight.relaunch("b", "c")[1]:
                     assert launch.lease.attempt > attempts[launch.key]
                     attempts[launch.key] = launch.lease.attempt
             case 4 if (lease := flight.moving_to(which)) is not None:

@@ -1,4 +1,4 @@
-"""Whether a merge saves time, by the law of the engines at hand."""
+"""Whether a merge saves time, by the latency model of the engines at hand."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def speed(
     return EngineSpeed(LatencyModel(knots, context, 0.0, prefill, 0.0), 1, most)
 
 
-def tails(law: EngineSpeed, longest: int = 2000, **replicas: int) -> Tails:
+def tails(latency: EngineSpeed, longest: int = 2000, **replicas: int) -> Tails:
     """Responses of 1,000 tokens and more, so many on each replica; they become up to `longest` tokens long."""
     lengths = ExpectedLengths(Survival(range(0, longest, 10)), longest)
-    return Tails(law, lengths, {name: [Unfinished(100, 1000)] * many for name, many in replicas.items()})
+    return Tails(latency, lengths, {name: [Unfinished(100, 1000)] * many for name, many in replicas.items()})
 
 
 @pytest.mark.parametrize(
-    ("law", "pays"),
+    ("latency", "pays"),
     [
         # Steps that are as long for few as for many: an accelerator bound by its memory.
         (speed(), True),
@@ -39,23 +39,23 @@ def tails(law: EngineSpeed, longest: int = 2000, **replicas: int) -> Tails:
         (speed(step=1e-6, each=0.002), False),
         # Steps are alike, but to compute the context again takes as long as the tail.
         (speed(prefill=0.005), False),
-        # The engine was never seen with more than one at once: it is not taken to be faster than it was.
+        # The engine was never seen with more than one simultaneously: it is not taken to be faster than it was.
         (speed(most=1), False),
     ],
 )
-def test_a_merge_pays_by_the_law_of_the_engines(law, pays):
-    assert tails(law, a=2, b=3).pays("a", ["b"]) is pays
+def test_a_merge_pays_by_the_latency_of_the_engines(latency, pays):
+    assert tails(latency, a=2, b=3).pays("a", ["b"]) is pays
 
 
 def test_what_a_receiver_was_given_already_makes_its_steps_longer():
-    law = speed(step=0.010, each=0.010)
-    its = tails(law, a=2, b=2, c=60)
+    latency = speed(step=0.010, each=0.010)
+    its = tails(latency, a=2, b=2, c=60)
     assert its.pays("a", ["b"])
     assert not its.pays("a", ["b", "c"])
 
 
 @pytest.mark.parametrize(
-    ("law", "batch"),
+    ("latency", "batch"),
     [
         (speed(), 64),
         (speed(step=0.010, each=0.0001), 26),
@@ -65,17 +65,17 @@ def test_what_a_receiver_was_given_already_makes_its_steps_longer():
         (speed(step=0.022, each=0.002), 4),
     ],
 )
-def test_the_packed_batch_decodes_with_hardly_more_latency(law, batch):
-    assert within(RULES, law) == RepackRules(0.99, batch)
+def test_the_packed_batch_decodes_with_hardly_more_latency(latency, batch):
+    assert within(RULES, latency) == RepackRules(0.99, batch)
 
 
 @given(st.floats(1e-4, 1.0), st.floats(0, 1.0), st.integers(1, 512))
 def test_the_bound_is_the_largest_such_batch(step, each, most):
-    law = speed(step, each).latency
-    bound = within(RepackRules(0.9, most), EngineSpeed(law, 1, 64)).max_batch
+    latency = speed(step, each).latency
+    bound = within(RepackRules(0.9, most), EngineSpeed(latency, 1, 64)).max_batch
     assert 1 <= bound <= most
-    assert law.base(bound) <= 1.25 * law.base(1) * (1 + 1e-6)
-    assert bound == most or law.base(bound + 1) > 1.25 * law.base(1) * (1 - 1e-6)
+    assert latency.base(bound) <= 1.25 * latency.base(1) * (1 + 1e-6)
+    assert bound == most or latency.base(bound + 1) > 1.25 * latency.base(1) * (1 - 1e-6)
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.floats(1e-4, 0.1))
@@ -92,7 +92,7 @@ def loads(**replicas: int) -> list[ReplicaLoad]:
 
 
 @pytest.mark.parametrize(
-    ("law", "merges"),
+    ("latency", "merges"),
     [
         (speed(), "a>d b>d c>d"),
         # The batch of four that this engine decodes with hardly more latency.
@@ -101,10 +101,12 @@ def loads(**replicas: int) -> list[ReplicaLoad]:
         (speed(prefill=0.005), ""),
     ],
 )
-def test_what_is_merged_depends_on_the_engines_but_not_by_the_papers_rule(law, merges):
+def test_what_is_merged_depends_on_the_engines_but_not_by_the_papers_rule(latency, merges):
     replicas = {"a": 1, "b": 2, "c": 3, "d": 4}
     plan, papers = (
-        " ".join(f"{one.source}>{one.destination}" for one in made(loads(**replicas), RULES, tails(law, **replicas)))
+        " ".join(
+            f"{one.source}>{one.destination}" for one in made(loads(**replicas), RULES, tails(latency, **replicas))
+        )
         for made in (merges_that_pay, merges_that_fit)
     )
     assert (plan, papers) == (merges, "a>d b>d c>d")
@@ -112,10 +114,10 @@ def test_what_is_merged_depends_on_the_engines_but_not_by_the_papers_rule(law, m
 
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=6), st.floats(1e-5, 0.1), st.floats(0, 0.01))
 def test_every_merge_saves_time_and_fits_the_engines_batch(many, step, each):
-    law, replicas = speed(step, each), {f"r{place}": count for place, count in enumerate(many)}
-    its = tails(law, **replicas)
+    latency, replicas = speed(step, each), {f"r{place}": count for place, count in enumerate(many)}
+    its = tails(latency, **replicas)
     plan = merges_that_pay(loads(**replicas), RULES, its)
-    most = within(RULES, law).max_batch
+    most = within(RULES, latency).max_batch
     for receiver in {merge.destination for merge in plan}:
         sources = [merge.source for merge in plan if merge.destination == receiver]
         assert replicas[receiver] + sum(replicas[source] for source in sources) <= most

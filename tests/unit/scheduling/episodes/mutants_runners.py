@@ -25,8 +25,8 @@ MUTANTS = (
     Mutant(
         name="an attempt on its way to a runner is silent",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.lapsed",
-        before="held.begun and now - held.heard > self._patience",
-        after="now - held.heard > self._patience",
+        before="held.begun and now - held.last_contact > self._patience",
+        after="now - held.last_contact > self._patience",
         tests=(
             "tests/unit/scheduling/episodes/test_runners.py::test_until_a_runner_receives_an_attempt_none_is_silent",
             "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late",
@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an attempt that no runner received waits last",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.hand_over",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.transfer",
         before="self._waiting[environment].move_to_end(successor, last=False)",
         after="pass",
         tests=("tests/unit/scheduling/episodes/test_runners.py",),
@@ -65,16 +65,16 @@ MUTANTS = (
     Mutant(
         name="a full runner is no runner of its environment",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.heartbeat",
-        before="self._environment_heard[environment] = now",
+        before="self._environment_contacts[environment] = now",
         after="pass",
-        tests=(f"{RUNNERS}::test_an_environment_of_which_a_runner_is_heard_is_served",),
+        tests=(f"{RUNNERS}::test_an_environment_of_which_a_runner_calls_is_served",),
     ),
     Mutant(
-        name="a runner that is heard serves all environments",
+        name="a runner that calls serves all environments",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.unserved",
-        before="self._environment_heard.get(name, -math.inf)",
-        after="max(self._environment_heard.values(), default=-math.inf)",
-        tests=(f"{RUNNERS}::test_an_environment_of_which_a_runner_is_heard_is_served",),
+        before="self._environment_contacts.get(name, -math.inf)",
+        after="max(self._environment_contacts.values(), default=-math.inf)",
+        tests=(f"{RUNNERS}::test_an_environment_of_which_a_runner_calls_is_served",),
     ),
     Mutant(
         name="a call of tools under way is taken from its runner",

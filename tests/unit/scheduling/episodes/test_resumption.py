@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rljob_runtime.scheduling.episodes.resumption import (
     MOST_RESUMPTIONS,
     CallId,
+    CallStatus,
     JournaledCall,
     LostRunner,
     Recovery,
     ToolJournal,
-    Verdict,
     may_resume,
 )
 
@@ -39,33 +39,33 @@ def test_another_runner_goes_on_where_all_that_was_done_is_known(lost: LostRunne
 
 
 @pytest.mark.parametrize(
-    ("recovery", "call", "digest", "resumption", "verdict"),
+    ("recovery", "call", "digest", "resumption", "status"),
     [
-        (NEXT_TURN, OTHER, b"x", 0, Verdict.NEW),
-        (NEXT_TURN, OTHER, b"x", 1, Verdict.NEW),
-        (NEXT_TURN, CALL, b"a", 0, Verdict.KNOWN),
-        (NEXT_TURN, CALL, b"x", 0, Verdict.DIFFERENT),
-        (NEXT_TURN, CALL, b"a", 1, Verdict.TWICE),
-        (None, CALL, b"a", 1, Verdict.TWICE),
-        (REPLAY, CALL, b"a", 1, Verdict.REPLAYED),
-        (REPLAY, CALL, b"x", 1, Verdict.DIFFERENT),
-        (REPLAY, OTHER, b"x", 1, Verdict.MISSED),
-        (REPLAY, OTHER, b"x", 0, Verdict.NEW),
+        (NEXT_TURN, OTHER, b"x", 0, CallStatus.NEW),
+        (NEXT_TURN, OTHER, b"x", 1, CallStatus.NEW),
+        (NEXT_TURN, CALL, b"a", 0, CallStatus.KNOWN),
+        (NEXT_TURN, CALL, b"x", 0, CallStatus.DIFFERENT),
+        (NEXT_TURN, CALL, b"a", 1, CallStatus.TWICE),
+        (None, CALL, b"a", 1, CallStatus.TWICE),
+        (REPLAY, CALL, b"a", 1, CallStatus.REPLAYED),
+        (REPLAY, CALL, b"x", 1, CallStatus.DIFFERENT),
+        (REPLAY, OTHER, b"x", 1, CallStatus.MISSED),
+        (REPLAY, OTHER, b"x", 0, CallStatus.NEW),
     ],
 )
-def test_a_report_is_what_its_resumption_and_its_answer_say(recovery, call, digest, resumption, verdict):
+def test_a_report_is_what_its_resumption_and_its_answer_say(recovery, call, digest, resumption, status):
     journal = ToolJournal(recovery, [JournaledCall(CALL, b"a", 0)])
-    assert journal.take(call, digest, resumption) is verdict
-    assert verdict.ends == (verdict in (Verdict.DIFFERENT, Verdict.TWICE, Verdict.MISSED))
+    assert journal.take(call, digest, resumption) is status
+    assert status.ends == (status in (CallStatus.DIFFERENT, CallStatus.TWICE, CallStatus.MISSED))
 
 
 def test_a_replayed_call_is_known_and_the_next_runner_replays_it_once_more():
     journal = ToolJournal(REPLAY)
-    assert journal.take(CALL, b"a", 0) is Verdict.NEW
+    assert journal.take(CALL, b"a", 0) is CallStatus.NEW
     for resumption in (1, 2):
-        assert journal.take(CALL, b"a", resumption) is Verdict.REPLAYED
-        assert journal.take(CALL, b"a", resumption) is Verdict.KNOWN
-    assert journal.take(OTHER, b"b", 2) is Verdict.NEW
+        assert journal.take(CALL, b"a", resumption) is CallStatus.REPLAYED
+        assert journal.take(CALL, b"a", resumption) is CallStatus.KNOWN
+    assert journal.take(OTHER, b"b", 2) is CallStatus.NEW
 
 
 LIVES = st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=6)
@@ -79,14 +79,14 @@ def test_a_runner_that_does_as_it_is_told_never_ends_an_attempt(lives: list[tupl
     for resumption, (count, lost) in enumerate(lives):
         if recovery is REPLAY:
             for call in stored:
-                assert journal.take(call, str(call).encode(), resumption) is Verdict.REPLAYED
+                assert journal.take(call, str(call).encode(), resumption) is CallStatus.REPLAYED
         known = set(stored)
         for number in range(len(stored), len(stored) + count):
             call = CallId(number + 1, 0)
             assert call not in known
             executed.append(call)
             if not (lost and number == len(known) + count - 1):
-                assert journal.take(call, str(call).encode(), resumption) is Verdict.NEW
+                assert journal.take(call, str(call).encode(), resumption) is CallStatus.NEW
                 stored.append(call)
     assert len(journal) == len(stored) == len(set(stored))
     assert all(executed.count(call) - 1 <= len(lives) - 1 for call in executed)

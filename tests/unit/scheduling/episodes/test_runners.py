@@ -65,7 +65,7 @@ def test_an_attempt_that_is_not_wanted_waits_and_asks_for_no_runner():
         "for long",
         "again meanwhile",
         "busy for long",
-        "at once",
+        "immediately",
         "at its next turn",
         "generated before its next turn",
     ],
@@ -99,7 +99,7 @@ def test_runners_keep_their_attempts_only_while_they_send_heartbeats():
 def test_until_a_runner_receives_an_attempt_none_is_silent():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     leases.adopt(1, "a", 0.0)
-    assert not leases.has_begun(1), "its runner was not heard"
+    assert not leases.has_begun(1), "its runner did not call"
     for number in (2, 3, 4):
         leases.offer(number, "a", 0.0)
     assert leases.take("a", "r", 0.0, 9) == [2, 3, 4]
@@ -151,8 +151,8 @@ def test_what_is_handed_over_has_another_name_and_is_the_next_one():
     assert leases.take("a", "lost", 2.0) == ["one"]
     leases.begin(["one"], 2.0)
     assert leases.heartbeat("a", "lost", ["one"], 5.0) == []
-    assert leases.heard("one") == 5.0
-    leases.hand_over("one", "one resumed", 16.0)
+    assert leases.last_contact("one") == 5.0
+    leases.transfer("one", "one resumed", 16.0)
     assert leases.heartbeat("a", "lost", ["one", "one resumed"], 17.0) == ["one", "one resumed"]
     assert leases.take("a", "next", 18.0) == ["one resumed"]
     leases.begin(["one resumed"], 18.0)
@@ -172,7 +172,7 @@ def test_environments_for_which_no_runner_asks_are_found():
 
 
 @pytest.mark.parametrize(
-    ("heard", "expected"),
+    ("call", "expected"),
     [
         (lambda leases, now: leases.take("a", "r", now), []),
         (lambda leases, now: leases.heartbeat("a", "r", [1], now), []),
@@ -182,15 +182,15 @@ def test_environments_for_which_no_runner_asks_are_found():
     ],
     ids=["asks", "is full", "has none yet", "asks of another", "lives in another"],
 )
-def test_an_environment_of_which_a_runner_is_heard_is_served(heard, expected):
+def test_an_environment_of_which_a_runner_calls_is_served(call, expected):
     """A runner without a free place asks for nothing, whatever waits."""
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     for number in (1, 2, 3):
         leases.offer(number, "a", 0.0)
     assert leases.take("a", "r", 1.0) == [1]
-    heard(leases, 100.0)
+    call(leases, 100.0)
     assert leases.unserved(100.0 + 60.0, 60.0) == expected
-    assert leases.unserved(100.1 + 60.0, 60.0) == ["a"], "no runner has been heard for that long"
+    assert leases.unserved(100.1 + 60.0, 60.0) == ["a"], "no runner has called for that long"
     leases.heartbeat("a", "r", [1], 200.0)
     assert leases.unserved(200.0, 60.0) == [], "a runner is there again"
 

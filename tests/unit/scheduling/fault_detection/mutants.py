@@ -94,7 +94,7 @@ MUTANTS = (
         tests=(f"{FAILING_POLICIES}::test_a_policy_is_asked_until_it_failed_three_times_in_a_row",),
     ),
     Mutant(
-        name="engines that do not start at once never do",
+        name="engines that do not start immediately never do",
         target="rljob_runtime.scheduling.fault_detection.layout_refusals:LayoutRefusals.unable",
         before="self.count >= MIN_REFUSALS and self.last - self.first >= patience",
         after="self.count >= MIN_REFUSALS",

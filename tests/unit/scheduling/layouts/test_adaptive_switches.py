@@ -155,19 +155,21 @@ def test_prefill_is_not_free_before_it_has_been_measured():
 @pytest.mark.parametrize("size", [2, 4])
 def test_all_reduces_are_no_part_of_attention(size):
     """A token of a wide engine takes longer than its share of the work, and a squared token does not."""
-    laws = {one: replace(roofline(QWEN2_5_7B, A40, one), prefill_seconds=0.0) for one in (1, size)}
-    assert laws[size].prefill_token_seconds > 1.15 * laws[1].prefill_token_seconds / size
+    latencies = {one: replace(roofline(QWEN2_5_7B, A40, one), prefill_seconds=0.0) for one in (1, size)}
+    assert latencies[size].prefill_token_seconds > 1.15 * latencies[1].prefill_token_seconds / size
     tokens = 4 * 1000
 
-    def seen(law):
-        start = SpeedSample(1, 4, tokens, law.prefill(tokens, 4 * 10**6), tokens, prompt_squares=4 * 10**6)
+    def seen(latency):
+        start = SpeedSample(1, 4, tokens, latency.prefill(tokens, 4 * 10**6), tokens, prompt_squares=4 * 10**6)
         loads = [(batch, batch * mean) for batch in (1, 4, 32) for mean in (200, 3000)]
-        decode = tuple(SpeedSample(100, batch, context, 100 * law.step(batch, context)) for batch, context in loads)
+        decode = tuple(SpeedSample(100, batch, context, 100 * latency.step(batch, context)) for batch, context in loads)
         return Speed(1, 1 << 40, 64, (start, *decode), square_tokens=QWEN2_5_7B.square_tokens)
 
-    found = sized_engines({one: (seen(law),) for one, law in laws.items()})
-    for one, law in laws.items():
-        assert found[one].latency.prefill(32_000, 32_000**2) == pytest.approx(law.prefill(32_000, 32_000**2), rel=0.06)
+    found = sized_engines({one: (seen(latency),) for one, latency in latencies.items()})
+    for one, latency in latencies.items():
+        assert found[one].latency.prefill(32_000, 32_000**2) == pytest.approx(
+            latency.prefill(32_000, 32_000**2), rel=0.06
+        )
 
 
 KV = KvSize(heads=2, head_bytes=400, room_bytes=800_000)

@@ -58,9 +58,9 @@ def test_every_response_goes_on_once_and_replicas_have_as_many(tokens, replicas)
 
 
 @given(st.sampled_from([1, 2, 4]), st.lists(MACHINES, max_size=6))
-def test_a_layout_follows_from_its_changes(size, courses):
+def test_a_layout_follows_from_its_changes(size, switched):
     layout, changes = RoundLayout(size), []
-    for machines in courses:
+    for machines in switched:
         machines = {name: its for name, its in machines.items() if its != size}
         new = layout.changes_to(machines)
         assert all(layout.of(name) != its for name, its in new), "a row for each change, and no other"

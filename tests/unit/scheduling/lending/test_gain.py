@@ -46,7 +46,7 @@ def measured(trainer: float = 0.0, loaned: float | None = None, handover: float 
     return made
 
 
-def outlook(*by_machine: int, backlog: int = 0, length: int = 50, generated: int = 10, **changes) -> RoundSnapshot:
+def snapshot(*by_machine: int, backlog: int = 0, length: int = 50, generated: int = 10, **changes) -> RoundSnapshot:
     """Groups of one response each, so many on each machine."""
     machines, group = [], 0
     for number, load in enumerate(by_machine):
@@ -202,39 +202,39 @@ def test_the_race_is_that_of_the_plain_formula(runners, lengths, a, b, wanted):
 
 GAINS = [
     # Training is free: a loan can only cost.
-    ("nothing to train", outlook(4, 4), measured(trainer=0.0, loaned=0.0), lambda gain: gain <= 0),
+    ("nothing to train", snapshot(4, 4), measured(trainer=0.0, loaned=0.0), lambda gain: gain <= 0),
     # 1,000 s of training and two equal workers in a memory-bound engine: half of it.
-    ("much to train", outlook(4, 4, backlog=10_000), measured(trainer=0.1, loaned=0.1), lambda gain: 450 < gain < 550),
+    ("much to train", snapshot(4, 4, backlog=10_000), measured(trainer=0.1, loaned=0.1), lambda gain: 450 < gain < 550),
     # The same where engines are saturated, and training is short: generation takes twice as long.
     (
         "busy engines",
-        outlook(64, 64, speed=speed(0.0 + 1e-9, 0.1, most=64)),
+        snapshot(64, 64, speed=speed(0.0 + 1e-9, 0.1, most=64)),
         measured(0.001, 0.001),
         lambda gain: gain < -200,
     ),
     # Sums take longer to bring than they save.
     (
         "slow network",
-        outlook(4, 4, backlog=100),
+        snapshot(4, 4, backlog=100),
         measured(trainer=0.1, loaned=0.1, handover=60.0),
         lambda gain: -40 < gain < -30,
     ),
     # A worker is believed to take as long as its share of the trainer until it was measured.
-    ("unmeasured worker", outlook(0, 0, backlog=3000), measured(trainer=0.1), lambda gain: math.isclose(gain, 100)),
+    ("unmeasured worker", snapshot(0, 0, backlog=3000), measured(trainer=0.1), lambda gain: math.isclose(gain, 100)),
     # One hundredth of the time is no gain that can be counted on.
-    ("a hair's breadth", outlook(0, 0, backlog=3000), measured(trainer=0.1, loaned=10.0), lambda gain: gain == 0),
+    ("a hair's breadth", snapshot(0, 0, backlog=3000), measured(trainer=0.1, loaned=10.0), lambda gain: gain == 0),
     # One response in ten ends after 103 s, the 30 s of backlog are done long before, and 2 s are nothing to count on.
     # If all ended at their mean of 140, after 13 s, half of the backlog would be gained.
     (
         "a long tail",
-        outlook(10, 10, backlog=15_000, lengths=ExpectedLengths(Survival([40] * 18 + [1040] * 2), 2000)),
+        snapshot(10, 10, backlog=15_000, lengths=ExpectedLengths(Survival([40] * 18 + [1040] * 2), 2000)),
         measured(trainer=0.002, loaned=0.002),
         lambda gain: gain == 0,
     ),
     # What can be kept is in already: what still runs is aborted soon, and is no work.
     (
         "the race is won",
-        outlook(64, 64, wanted=0, backlog=3000),
+        snapshot(64, 64, wanted=0, backlog=3000),
         measured(trainer=0.1),
         lambda gain: math.isclose(gain, 100),
     ),
@@ -249,7 +249,7 @@ def test_the_gain(name, round_, run, right):
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(0, 5), st.integers(0, 3))
 def test_a_draw_has_its_share_of_long_responses_and_nothing_else_changes(by_machine, waiting, seed):
-    before = replace(outlook(*by_machine), waiting=(Unfinished(7, 3),) * waiting)
+    before = replace(snapshot(*by_machine), waiting=(Unfinished(7, 3),) * waiting)
     after = with_drawn_lengths(before, Random(seed))
     assert after == with_drawn_lengths(before, Random(seed))
     shares = [one.share for machine in after.machines for one in machine.unfinished]
@@ -267,28 +267,28 @@ def test_a_draw_has_its_share_of_long_responses_and_nothing_else_changes(by_mach
 def test_both_programs_have_the_same_lengths():
     """Training is free, and steps take as long whatever runs: a loan changes nothing at all."""
     lengths = ExpectedLengths(Survival(range(11, 400)), 400)
-    round_ = outlook(9, 3, 4, lengths=lengths, speed=speed(prompt=1e-12))
+    round_ = snapshot(9, 3, 4, lengths=lengths, speed=speed(prompt=1e-12))
     assert predicted_gain(round_, ("m1", "m2"), measured(0.0, 0.0)) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_without_measurements_nothing_is_predicted():
     nothing = LoanMeasurements()
-    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
+    assert math.isnan(predicted_gain(snapshot(4, 4), ("m1",), nothing))
     nothing.training.record(10, 1.0)
-    assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
-    assert math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing)), "what do sums take on their way?"
+    assert math.isnan(predicted_gain(snapshot(4, 4, speed=None), ("m1",), nothing))
+    assert math.isnan(predicted_gain(snapshot(4, 4, wanted=6), ("m1",), nothing)), "what do sums take on their way?"
     nothing.broadcast.record(1, 0.1)
-    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "the longest, which all wait for, is unknown"
-    assert not math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing))
+    assert math.isnan(predicted_gain(snapshot(4, 4), ("m1",), nothing)), "the longest, which all wait for, is unknown"
+    assert not math.isnan(predicted_gain(snapshot(4, 4, wanted=6), ("m1",), nothing))
     spare = [OpenGroup(1)] * 7 + [OpenGroup(0)]
-    assert not math.isnan(predicted_gain(outlook(4, 4, groups=spare), ("m1",), nothing))
+    assert not math.isnan(predicted_gain(snapshot(4, 4, groups=spare), ("m1",), nothing))
     nothing.lengths = [LengthObservation(50)]
-    assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
+    assert not math.isnan(predicted_gain(snapshot(4, 4), ("m1",), nothing))
 
 
 def test_trainer_speed_during_loans_is_no_measure_of_it_alone():
     """Where they want the same processors, its seconds alone would look longer with each loan, and loans better."""
-    round_ = outlook(1, 1, backlog=100)
+    round_ = snapshot(1, 1, backlog=100)
     apart, sharing = measured(1.0, 1.0), measured(1.0, 4.0)
     sharing.with_loan.record(1, 4.0)
     assert predicted_gain(round_, ("m1",), apart) > 0
@@ -315,11 +315,11 @@ def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
     run.lengths = [LengthObservation(50)]
     run.training.record(100, 10.0)
     run.broadcast.record(1, 0.0)
-    before = predicted_gain(outlook(1, 1), ("m1",), run)
+    before = predicted_gain(snapshot(1, 1), ("m1",), run)
     run.broadcast.record(1, 7.0)
-    assert before - predicted_gain(outlook(1, 1), ("m1",), run) == pytest.approx(7.0)
+    assert before - predicted_gain(snapshot(1, 1), ("m1",), run) == pytest.approx(7.0)
     run.transfer.record(2, 4.0)
-    assert before - predicted_gain(outlook(1, 1), ("m1",), run) == pytest.approx(2.0)
+    assert before - predicted_gain(snapshot(1, 1), ("m1",), run) == pytest.approx(2.0)
 
 
 def test_nothing_done_tells_nothing_of_a_speed():
@@ -347,7 +347,7 @@ def test_training_ends_after_all_there_is_and_sooner_with_more_hands(backlog, ar
 
 def switched(fast: EngineSpeed | None) -> RoundSnapshot:
     """Two machines with four responses each, of which the second one has switched to a size with this speed."""
-    return outlook(4, 4, speeds={"m1": fast})
+    return snapshot(4, 4, speeds={"m1": fast})
 
 
 def test_each_machine_generates_at_the_speed_of_its_own_size():
@@ -362,7 +362,7 @@ def test_a_loan_is_judged_by_the_speed_of_the_machines_that_stay():
     round_ = switched(speed(0.01))
     assert predicted_gain(round_, ["m0"], measured(0.0)) > 3.0, "the slow machine's responses end on the fast one"
     assert predicted_gain(round_, ["m1"], measured(0.0)) < 0.0
-    assert predicted_gain(outlook(4, 4), ["m0"], measured(0.0)) < 0.0
+    assert predicted_gain(snapshot(4, 4), ["m0"], measured(0.0)) < 0.0
 
 
 def test_without_the_speed_of_one_size_nothing_is_predicted():

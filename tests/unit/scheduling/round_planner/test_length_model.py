@@ -46,14 +46,14 @@ def test_the_tail_is_seen_through_a_race():
 def test_the_responses_of_a_prompt_stay_together():
     hard = [PromptLengths(1, (LengthObservation(100 * n),) * 4) for n in range(1, 20)]
     lengths = LengthModel(hard, limit=10_000)
-    assert lengths.likeness == 1.0
+    assert lengths.similarity == 1.0
     assert all(len(set(one.lengths)) == 1 for one in lengths.draw(Random(0), 50, 6))
     loser = PromptDemand(1, (1900,) * 4)
     assert lengths.redraw(Random(0), loser, 3) == PromptDemand(1, (1900,) * 3)
     apart = LengthModel(
         [PromptLengths(1, tuple(LengthObservation(n) for n in (10, 20, 30, 2000))) for _ in range(20)], limit=10_000
     )
-    assert apart.likeness == 0.0
+    assert apart.similarity == 0.0
     assert fmean(length > 1000 for _ in range(100) for length in apart.redraw(Random(_), loser, 8).lengths) < 0.4
 
 
@@ -80,7 +80,7 @@ def test_no_response_is_longer_than_the_present_limit(responses, limit, launched
     )
 
 
-def test_likeness_is_between_none_and_all():
+def test_similarity_is_between_none_and_all():
     random = Random(0)
     half = [[LengthObservation(round(1000 * 2 ** (hard + random.gauss(0, 1)))) for _ in range(8)] for hard in
             (random.gauss(0, 1) for _ in range(400))]  # fmt: skip

@@ -25,7 +25,7 @@ from rljob_runtime.scheduling.tail_batching import Factors, next_round
 from tests.support.examples import examples
 from tests.support.round_planner import BUSY, STAGE, asked, tailed
 
-OUTLOOK = PlanningHorizon(prompts=16, responses=8, rounds_left=100)
+NEXT_ROUNDS = PlanningHorizon(prompts=16, responses=8, rounds_left=100)
 AUTO = candidate_plans(None, None, None, False)
 
 
@@ -52,10 +52,10 @@ def test_long_rounds_are_charged():
     easy = [PromptLengths(1, (LengthObservation(10),) * 2) for _ in range(5)]
     lengths = LengthModel([*hard, *easy] * 4, limit=1000)
     factors = Factors(4, 1)
-    what_if = RoundPlanner(
+    planner = RoundPlanner(
         CandidatePlans((Plan(), Plan(factors))), STAGE, lengths, Costs(update=5.0), PlanningHorizon(4, 2, 400)
     )
-    found = what_if.predict_plan(Plan(factors), draws=4)
+    found = planner.predict_plan(Plan(factors), draws=4)
     assert found.short < 100 < 1000 <= found.long
     assert PlanningHorizon(4, 2, 400).rounds(factors)[1:] == (10, 30)
     assert found.seconds == pytest.approx((10 * found.short + 30 * found.long) / 40)
@@ -84,40 +84,40 @@ def test_plain_rounds_with_switches_are_one_more_plan():
     random = Random(5)
     tails = [PromptLengths(10, tuple(LengthObservation(200 if random.random() < 0.03 else 20) for _ in range(8)))]
     lengths = LengthModel(tails * 16 + [PromptLengths(10, (LengthObservation(200), *[LengthObservation(20)] * 7))], 400)
-    without = decide(RoundPlanner(AUTO, STAGE, lengths, Costs(), OUTLOOK), in_force=Plan())
+    without = decide(RoundPlanner(AUTO, STAGE, lengths, Costs(), NEXT_ROUNDS), in_force=Plan())
     assert without.plan.factors is not None
     saved = without.reference.plain - 20
-    switched = decide(RoundPlanner(AUTO, STAGE, lengths, Costs(saved=saved), OUTLOOK), in_force=Plan())
+    switched = decide(RoundPlanner(AUTO, STAGE, lengths, Costs(saved=saved), NEXT_ROUNDS), in_force=Plan())
     assert switched.plan == Plan()
     assert switched.prediction.plain == pytest.approx(20)
 
 
-def what_if(prompts, stage=STAGE, open_=AUTO, outlook=OUTLOOK, seed="0"):
-    return RoundPlanner(open_, stage, LengthModel(prompts, limit=4000), Costs(), outlook, seed=seed)
+def planner_of(prompts, stage=STAGE, open_=AUTO, horizon=NEXT_ROUNDS, seed="0"):
+    return RoundPlanner(open_, stage, LengthModel(prompts, limit=4000), Costs(), horizon, seed=seed)
 
 
 def test_a_long_tail_races_and_a_plateau_does_not():
-    race = decide(what_if(tailed(Random(0), 64, 8)), in_force=Plan())
+    race = decide(planner_of(tailed(Random(0), 64, 8)), in_force=Plan())
     assert race.plan.factors is not None
     assert race.speedup > 1.5
     plateau = [PromptLengths(10, tuple(LengthObservation(random.randint(900, 1000)) for _ in range(8)))
                for random in map(Random, range(64))]  # fmt: skip
-    busy = decide(what_if(plateau, BUSY), in_force=Plan())
+    busy = decide(planner_of(plateau, BUSY), in_force=Plan())
     assert busy.plan == Plan()
     assert busy.prediction == busy.reference
     assert "plain: " in busy.reason
 
 
 def test_the_same_question_has_the_same_answer():
-    outlook = PlanningHorizon(8, 4, 100)
-    first, second = (decide(what_if(tailed(Random(0), 24, 4), outlook=outlook), in_force=Plan()) for _ in range(2))
+    horizon = PlanningHorizon(8, 4, 100)
+    first, second = (decide(planner_of(tailed(Random(0), 24, 4), horizon=horizon), in_force=Plan()) for _ in range(2))
     assert first == second
 
 
 @settings(max_examples=examples(15))
 @given(st.integers(0, 1000), st.floats(0, 0.05), st.sampled_from([STAGE, BUSY]))
 def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail, stage):
-    asked_ = what_if(tailed(Random(seed), 24, 4, tail), stage, outlook=PlanningHorizon(8, 4, 100), seed=str(seed))
+    asked_ = planner_of(tailed(Random(seed), 24, 4, tail), stage, horizon=PlanningHorizon(8, 4, 100), seed=str(seed))
     left = decide(asked_, in_force=Plan())
     if left.plan != Plan():
         assert left.prediction.seconds < (1 - LEAVE) * left.reference.seconds
@@ -129,7 +129,7 @@ def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail,
 
 
 def test_a_former_plan_that_is_no_candidate_has_no_effect():
-    tail = what_if(tailed(Random(0), 64, 8), open_=candidate_plans(False, 1, 1, None))
+    tail = planner_of(tailed(Random(0), 64, 8), open_=candidate_plans(False, 1, 1, None))
     assert decide(tail, in_force=Plan(Factors(1.5, 1.5))).plan.factors is None
 
 
@@ -138,7 +138,7 @@ def test_filtered_prompts_stand_ready_for_a_round_that_replaces_them():
     seen = [replace(prompt, filtered=number % 2 == 0) for number, prompt in enumerate(tailed(random, 64, 8))]
     lengths = LengthModel(seen, limit=4000)
     replaced, kept = (
-        RoundPlanner(AUTO, STAGE, lengths, Costs(), replace(OUTLOOK, most_prompts=most)) for most in (128, 16)
+        RoundPlanner(AUTO, STAGE, lengths, Costs(), replace(NEXT_ROUNDS, most_prompts=most)) for most in (128, 16)
     )
     assert replaced.predict_plan(Plan(), draws=1).seconds >= kept.predict_plan(Plan(), draws=1).seconds
     assert replaced.events > 1.3 * kept.events
@@ -146,7 +146,7 @@ def test_filtered_prompts_stand_ready_for_a_round_that_replaces_them():
 
 def test_a_decision_over_a_thousand_responses_is_cheap():
     """Events of the engine model are what it costs; docs/internals/scheduling/round-planner.md has the seconds."""
-    asked_ = what_if(tailed(Random(0), 256, 8), outlook=PlanningHorizon(128, 8, 100))
+    asked_ = planner_of(tailed(Random(0), 256, 8), horizon=PlanningHorizon(128, 8, 100))
     decide(asked_, in_force=Plan(Factors()))
     rounds = len(AUTO.plans) * 2 + (FINALISTS + 1) * 2 * 2
     assert 1024 * 3 < asked_.events < 1024 * 1.6 * rounds
@@ -178,7 +178,7 @@ def test_a_plan_that_costs_too_much_to_look_at_is_not_taken():
     """Its race would win by far; of a plan that was not played to its end nothing is known."""
     prompts, race = tailed(Random(0), 64, 8), Plan(Factors(1, 1.5))
     both = CandidatePlans((Plan(), race))
-    free, plain, tight = (what_if(prompts, open_=both) for _ in range(3))
+    free, plain, tight = (planner_of(prompts, open_=both) for _ in range(3))
     assert decide(free, in_force=Plan()).plan == race
     known = plain.compare([Plan()], 1, MOST_EVENTS)
     assert tight.compare([Plan(), race], 24, plain.events + 5) == known
@@ -189,15 +189,15 @@ def test_a_plan_that_costs_too_much_to_look_at_is_not_taken():
 
 def test_where_events_run_out_all_plans_have_had_the_same_draws():
     plans, prompts = AUTO.plans, tailed(Random(0), 64, 8)
-    once, thrice = what_if(prompts), what_if(prompts)
+    once, thrice = planner_of(prompts), planner_of(prompts)
     one_draw = once.compare(plans, 1, MOST_EVENTS)
     assert thrice.compare(plans, 3, once.events + once.events // 2) == one_draw
-    assert thrice.compare(plans, 3, MOST_EVENTS) == what_if(prompts).compare(plans, 3, MOST_EVENTS) != one_draw
+    assert thrice.compare(plans, 3, MOST_EVENTS) == planner_of(prompts).compare(plans, 3, MOST_EVENTS) != one_draw
 
 
 def test_every_plan_has_its_turn():
     in_force = Plan(Factors())
-    turns = [what_if(tailed(Random(0), 8, 8), seed=str(seed)).in_turn(in_force) for seed in range(60)]
+    turns = [planner_of(tailed(Random(0), 8, 8), seed=str(seed)).in_turn(in_force) for seed in range(60)]
     assert all(turn[:2] == [Plan(), in_force] and sorted(map(str, turn)) == sorted(map(str, AUTO.plans))
                for turn in turns)  # fmt: skip
     assert {turn[2] for turn in turns} == set(AUTO.plans) - {Plan(), in_force}
@@ -206,5 +206,5 @@ def test_every_plan_has_its_turn():
 def test_draws_are_counted_by_what_filtering_launches():
     prompts = tailed(Random(0), 64, 8)
     filtered = [replace(one, filtered=number % 4 > 0) for number, one in enumerate(prompts)]
-    assert what_if(prompts).draws == 24
-    assert what_if(filtered).draws == 6
+    assert planner_of(prompts).draws == 24
+    assert planner_of(filtered).draws == 6

@@ -102,7 +102,7 @@ async def test_a_command_whose_caller_gave_up_before_its_turn_is_never_sent() ->
     assert ("begins", "contribute") not in log
 
 
-async def test_a_rank_that_refuses_ends_the_command_at_once_and_for_all() -> None:
+async def test_a_rank_that_refuses_ends_the_command_immediately_and_for_all() -> None:
     log: list[tuple[str, str]] = []
     group = TrainerGroup([StandInRank(1, log, Refused("no")), StandInRank(10**9, log)])
     for _ in range(2):

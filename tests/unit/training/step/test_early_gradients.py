@@ -44,7 +44,7 @@ def in_calls(groups: list[Group], share: float, seed: int) -> list[list[Group]]:
 @pytest.mark.parametrize("dtype", ["float64", *slow("float32")])
 @pytest.mark.parametrize("aggregation", list(LossAggregation), ids=str)
 @pytest.mark.parametrize("share", [0.2, 0.7, 1.0])
-def test_the_update_is_that_of_a_step_trained_at_once(model_folder: Path, dtype, aggregation, share) -> None:
+def test_the_update_is_that_of_a_step_trained_in_one_call(model_folder: Path, dtype, aggregation, share) -> None:
     config = TrainingConfig(dtype=dtype, aggregation=aggregation, max_tokens_per_microbatch=40, learning_rate=1e-2)
     groups = make_groups(seed=5, count=6)
     wanted, _ = naive_gradient(model_folder, groups, config)
@@ -54,11 +54,11 @@ def test_the_update_is_that_of_a_step_trained_at_once(model_folder: Path, dtype,
         held, computed = streamed.contribute_early(1, call)
         assert (computed > 0, streamed.contribute_early(1, call[:1])) == (True, (held, 0)), turn
     shuffled = random.Random(1).sample(groups, len(groups))
-    report, at_once = streamed.train(1, shuffled), plain.train(1, groups)
+    report, plain_report = streamed.train(1, shuffled), plain.train(1, groups)
     assert largest_error(gradients[0], wanted) <= TOLERANCE[dtype]
     assert largest_error(weights(streamed), weights(plain)) <= TOLERANCE[dtype] * 10
     assert report.early_groups == round(share * 6)
-    expected = figures(at_once) | {"seconds": report.seconds, "early_groups": report.early_groups}
+    expected = figures(plain_report) | {"seconds": report.seconds, "early_groups": report.early_groups}
     assert figures(report) == pytest.approx(expected, rel=TOLERANCE[dtype] * 10)
 
 
@@ -194,7 +194,7 @@ def test_early_sums_are_lost_with_the_trainer(model_folder: Path, tmp_path: Path
 
 @pytest.mark.engine
 @pytest.mark.parametrize("aggregation", [LossAggregation.TOKEN_MEAN, *slow(LossAggregation.SEQUENCE_MEAN)], ids=str)
-async def test_two_ranks_take_groups_early_as_one_trains_at_once(model_folder, tmp_path, aggregation) -> None:
+async def test_two_ranks_take_groups_early_as_one_trains_later(model_folder, tmp_path, aggregation) -> None:
     config = {"aggregation": aggregation, "max_tokens_per_microbatch": 60}
     one, two = (settings_of(model_folder, tmp_path / name, **config) for name in ("one", "two"))
     groups = make_groups(1, 5)

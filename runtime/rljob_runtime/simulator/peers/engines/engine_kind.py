@@ -21,7 +21,7 @@ class EngineKind:
 
     `stream_seconds`: interval at which tokens of unfinished responses appear; infinity for complete responses only."""
 
-    law: LatencyModel
+    latency: LatencyModel
     kv_tokens: int
     max_sequences: int = 1024
     stream_seconds: float = 1.0
@@ -36,14 +36,14 @@ class EngineKind:
 
     def make(self, now: float) -> EngineSimulator:
         return EngineSimulator(
-            self.law, self.kv_tokens, self.max_sequences, now=now, prefill_budget=self.prefill_budget
+            self.latency, self.kv_tokens, self.max_sequences, now=now, prefill_budget=self.prefill_budget
         )
 
 
 def steady(token_seconds: float) -> EngineKind:
     """Return an engine that adds a token to every request each `token_seconds`, for any number of requests."""
-    law = LatencyModel(((1, token_seconds),), 0.0, 0.0, 0.0, 0.0)
-    return EngineKind(law, kv_tokens=1 << 40, stream_seconds=token_seconds)
+    latency = LatencyModel(((1, token_seconds),), 0.0, 0.0, 0.0, 0.0)
+    return EngineKind(latency, kv_tokens=1 << 40, stream_seconds=token_seconds)
 
 
 def any_length(limit: int) -> Lengths:

@@ -329,7 +329,7 @@ class SimulatedReplica:
             passed_total=load.passed,
             decode=load.decode,
             prefill=load.prefill,
-            square_tokens=kind.law.square_tokens,
+            square_tokens=kind.latency.square_tokens,
         )
 
 
@@ -337,5 +337,5 @@ def _timed(kind: EngineKind, load: Point) -> LoadTiming:
     """Return what the engine needs for a load."""
     tokens = load.batch * load.context
     context = tokens + load.batch * (1 + STEPS / 2)
-    prefill = kind.law.prefill(tokens, load.batch * load.context**2)
-    return LoadTiming(load.batch, load.context, prefill, STEPS, kind.law.step(load.batch, context), context)
+    prefill = kind.latency.prefill(tokens, load.batch * load.context**2)
+    return LoadTiming(load.batch, load.context, prefill, STEPS, kind.latency.step(load.batch, context), context)

@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a pod that never becomes ready takes the place of a used one for ever",
-        target="rljob_operator.policies.base.single_episode_pods:look_again",
+        target="rljob_operator.policies.base.single_episode_pods:next_checks",
         before="_may_lack(pod)",
         after="pod.used",
         tests=(SINGLE_EPISODE,),

@@ -14,7 +14,7 @@ from rljob_operator.policies.base.runners import RunnerPod, Runners
 from rljob_operator.policies.base.single_episode_pods import (
     START_SECONDS,
     is_used,
-    look_again,
+    next_checks,
     parse_runner_pod,
     ready,
     runs_no_more,
@@ -102,7 +102,7 @@ def test_a_pod_that_takes_the_place_of_a_used_one_counts_as_ready(pods: tuple[Ru
 
 def test_it_is_looked_at_again_when_a_young_pod_is_late() -> None:
     pods = (pod(ready=True), pod(created=YOUNG), pod(used=True), pod(deleting=True))
-    assert look_again([Runners("shell", single_episode_pods=pods), Runners("calc")]) == [NOW + timedelta(seconds=1)]
+    assert next_checks([Runners("shell", single_episode_pods=pods), Runners("calc")]) == [NOW + timedelta(seconds=1)]
 
 
 @given(st.lists(st.builds(pod, st.text("ab", min_size=1), st.sampled_from([OLD, YOUNG]), used=st.booleans(),

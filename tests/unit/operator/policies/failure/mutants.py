@@ -68,7 +68,7 @@ MUTANTS = (
         tests=(f"{HOLD}::test_a_successor_that_the_status_lacks_causes_no_hold",),
     ),
     Mutant(
-        name="a loss that has its successor is none of those that fell at once",
+        name="a loss that has its successor is none of those that fell together",
         target="rljob_operator.policies.failure.mass_failure_hold:_many",
         before="{**_doubted(rollout, observed, before, now), **_lost(rollout, losses)}",
         after="_doubted(rollout, observed, before, now)",
@@ -82,7 +82,7 @@ MUTANTS = (
         tests=(HOLD,),
     ),
     Mutant(
-        name="after a pause all are replaced at once",
+        name="after a pause all are replaced immediately",
         target="rljob_operator.policies.failure.mass_failure_hold:evaluate",
         before="[*certain, doubtful[0]]",
         after="[*certain, *doubtful]",
@@ -96,7 +96,7 @@ MUTANTS = (
         tests=(HOLD,),
     ),
     Mutant(
-        name="a node that is not ready loses its machines at once",
+        name="a node that is not ready loses its machines immediately",
         target="rljob_operator.policies.failure.nodes:dead",
         before="(node.name for node in failed if is_past(deadline(node.since, policy.grace_seconds), now))",
         after="(node.name for node in failed )",

@@ -14,7 +14,7 @@ from tests.support.examples import examples
 from tests.support.operator.plan_nodes import GRACE, live, reasons, working
 
 
-def test_many_nodes_at_once_are_more_likely_the_network() -> None:
+def test_many_nodes_together_are_more_likely_the_network() -> None:
     cluster = working(5)
     cluster.suspect("rollout-0", "rollout-1", "rollout-2")
     decided = cluster.decide()
@@ -127,8 +127,8 @@ def test_a_fresh_operator_waits_as_long() -> None:
 @settings(max_examples=examples(30))
 @given(st.integers(2, 6), st.data())
 def test_a_pause_never_outlasts_its_bound(machines: int, data: st.DataObject) -> None:
-    """Whatever falls, and however nodes are shared: everything is replaced in bounded time, and never by two at once
-    while more than half are in doubt."""
+    """Whatever falls, and however nodes are shared: everything is replaced in bounded time, and never by two
+    simultaneously while more than half are in doubt."""
     where = {f"rollout_{n}": data.draw(st.sampled_from(["a", "b", "c", f"own-{n}"])) for n in range(machines)}
     cluster = working(machines, where=where)
     fallen = data.draw(st.sets(st.integers(0, machines - 1), min_size=1))

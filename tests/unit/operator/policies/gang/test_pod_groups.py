@@ -160,7 +160,7 @@ def test_without_its_api_the_job_stalls_and_makes_no_pod(kind: Gang) -> None:
     ):
         assert words in stalled.message
     assert decided.again_seconds is not None
-    assert decided.again_seconds <= pod_groups.LOOK_AGAIN_SECONDS
+    assert decided.again_seconds <= pod_groups.RECHECK_SECONDS
     assert decide(job(kind), seen(True)).creations != (), "it is found at any time"
 
 

@@ -13,7 +13,7 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.kueue_objects import SELECTS, Flavor, parse_workload
 from rljob_operator.policies.kueue import admission as kueue_admission
-from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
+from rljob_operator.policies.pods.devices import RECHECK_SECONDS
 from tests.support.operator.harness import make_job
 from tests.support.operator.plan_cluster import asynchronous
 from tests.support.operator.plan_queue import BOUNDS, ZONE, Queued, queued, running
@@ -299,7 +299,7 @@ def test_a_priority_class_that_is_gone_stalls() -> None:
     cluster.settle()
     assert cluster.workloads == {}
     assert cluster.reason("Stalled") == "True/PriorityClassNotFound"
-    assert cluster.decide().again_seconds == LOOK_AGAIN_SECONDS, "no event tells when it is made"
+    assert cluster.decide().again_seconds == RECHECK_SECONDS, "no event tells when it is made"
 
 
 def test_a_waiting_base_is_requested_again_when_its_nodes_change() -> None:

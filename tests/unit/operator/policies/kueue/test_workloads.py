@@ -14,7 +14,7 @@ from rljob_operator.policies.base.observation import Devices, Observed
 from rljob_operator.policies.kueue import admission as kueue_admission
 from rljob_operator.policies.kueue import settlement, workloads
 from rljob_operator.policies.plan import plan
-from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
+from rljob_operator.policies.pods.devices import RECHECK_SECONDS
 from tests.support.operator.harness import NOW, make_job
 from tests.support.operator.plan_queue import BOUNDS, CONFIG, UID, Queued, queued, running
 
@@ -124,7 +124,7 @@ def test_a_base_whose_claims_cannot_be_made_is_not_asked_for(devices: Devices, t
     stalled = decided.status.condition("Stalled")
     assert stalled is not None
     assert stalled.reason == told
-    assert decided.again_seconds == LOOK_AGAIN_SECONDS, "no event tells when it is there"
+    assert decided.again_seconds == RECHECK_SECONDS, "no event tells when it is there"
     there = replace(seen, devices=Devices(templates=frozenset({"gpus"})))
     assert [one["metadata"]["name"] for one in plan(job, there, NOW, CONFIG).asked] == ["demo-base"]
 

@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the trainer's next pod comes before the state is saved",
-        target="rljob_operator.policies.lifecycle.eviction:hands_over",
+        target="rljob_operator.policies.lifecycle.eviction:drains",
         before="spec.checkpoint.survives_pods",
         after="False",
         tests=(EVICTION,),

@@ -82,7 +82,7 @@ def test_a_machine_of_a_drained_node_hands_over_while_another_one_comes() -> Non
         {"phase": "Pending"},
     ],
 )
-def test_who_cannot_hand_over_is_replaced_at_once(changes: dict[str, Any]) -> None:
+def test_who_cannot_hand_over_is_replaced_immediately(changes: dict[str, Any]) -> None:
     cluster = working(asynchronous(rollout={"machines": 2}))
     delete(cluster, "rollout-0", **changes)
     cluster.settle()
@@ -184,7 +184,7 @@ def test_who_saves_the_state_keeps_its_place_until_it_has_gone(machine: str, mak
         ("coordinator-0", {"volumeClaimName": "state"}, {"node": "n"}, False),
     ],
 )
-def test_who_can_save_nothing_is_replaced_at_once(
+def test_who_can_save_nothing_is_replaced_immediately(
     machine: str, checkpoint: dict[str, Any], changes: dict[str, Any], ready: bool
 ) -> None:
     cluster = working(make_job(checkpoint=checkpoint))

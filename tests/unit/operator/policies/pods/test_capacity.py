@@ -180,7 +180,7 @@ def test_a_gang_larger_than_the_cluster_reports_the_largest_size() -> None:
     )
     assert "0/2 nodes are available" in message, "the scheduler's own words"
     assert found.again_seconds is not None
-    assert found.again_seconds <= gang_size.LOOK_AGAIN_SECONDS, "nodes may be added"
+    assert found.again_seconds <= gang_size.RECHECK_SECONDS, "nodes may be added"
     assert "GangTooLarge" in [event.reason for event in found.events]
 
 

@@ -186,7 +186,7 @@ def test_where_claims_are_not_served_no_pod_goes_without_its_devices(job: RLJob)
     assert stall.reason == "DeviceClaimsNotServed"
     for words in ("spec.accelerator", "resource.k8s.io/v1", "Upgrade Kubernetes to 1.34", "spec.accelerator.resource"):
         assert words in stall.message
-    assert found.again_seconds == devices.LOOK_AGAIN_SECONDS
+    assert found.again_seconds == devices.RECHECK_SECONDS
 
 
 def test_a_template_that_is_absent_is_told_by_its_path() -> None:
@@ -198,7 +198,7 @@ def test_a_template_that_is_absent_is_told_by_its_path() -> None:
         "spec.rollout.accelerator.claimTemplate: namespace default has no ResourceClaimTemplate linked. No rollout pod "
         "is made. Create it there: pods cannot use a template of another namespace.",
     )
-    assert found.again_seconds == devices.LOOK_AGAIN_SECONDS
+    assert found.again_seconds == devices.RECHECK_SECONDS
     there = decided(job_with(rollout=rollout), Devices(templates=frozenset({"linked"})))
     assert created(there) == EVERY
     assert stalled(there) is None

@@ -140,7 +140,7 @@ MUTANTS = (
         tests=(f"{PARALLELISM_PLANNER}::test_a_refused_size_is_left_and_not_tried_again_for_a_while",),
     ),
     Mutant(
-        name="a size that engines refused is tried again at once",
+        name="a size that engines refused is tried again immediately",
         target="rljob_operator.policies.scaling.parallelism_planner:_refused_lately",
         before="(history.ceiling_round or 0) + REFUSED_ROUNDS",
         after="history.ceiling_round or 0",

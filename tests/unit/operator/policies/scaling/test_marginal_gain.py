@@ -33,15 +33,17 @@ def round_report(number: int, seconds: Mapping[int, float]) -> RoundReport:
     return RoundReport(round=number, seconds=SECONDS, machine_forecasts=told or None)
 
 
-def rounds(of: RLJobSpec, law: Callable[[int], float], count: int, wobble: Callable[[int], float] = lambda _: 1.0):
-    """The number of machines after each of so many rounds that are predicted to take `law(machines)` seconds, more or
+def rounds(
+    of: RLJobSpec, seconds_of: Callable[[int], float], count: int, wobble: Callable[[int], float] = lambda _: 1.0
+):
+    """The number of machines after each of so many rounds that are predicted to take `seconds_of(machines)` seconds, more or
     less."""
     memory = autoscaler.desired_machines(of, None, None, False, None, NOW).history
     counts = [of.rollout.machines]
     for number in range(1, count + 1):
         bounds = range(of.rollout.smallest, of.rollout.largest + 1)
         near = range(counts[-1] - 1, counts[-1] + 2)
-        told = {one: law(one) * wobble(3 * number + one) for one in near if one in bounds}
+        told = {one: seconds_of(one) * wobble(3 * number + one) for one in near if one in bounds}
         now = NOW + timedelta(seconds=SECONDS * number)
         found = autoscaler.desired_machines(of, memory, round_report(number, told), True, None, now)
         memory = found.history
@@ -55,7 +57,7 @@ def amdahl(whole: float, split: float) -> Callable[[int], float]:
 
 
 @pytest.mark.parametrize(
-    ("law", "trainer", "ends"),
+    ("seconds_of", "trainer", "ends"),
     [
         (amdahl(0.0, 100.0), 0, 8),  # all of it is shared out
         (amdahl(100.0, 0.0), 0, 1),  # one response makes the round
@@ -67,8 +69,10 @@ def amdahl(whole: float, split: float) -> Callable[[int], float]:
         (amdahl(100.0, 100.0), 16, 6),  # a sixth brings 60 %, while the more of a trainer waits
     ],
 )
-def test_a_machine_is_worth_what_it_brings_of_its_share(law: Callable[[int], float], trainer: int, ends: int) -> None:
-    counts = rounds(on_policy(trainer=trainer), law, 60)
+def test_a_machine_is_worth_what_it_brings_of_its_share(
+    seconds_of: Callable[[int], float], trainer: int, ends: int
+) -> None:
+    counts = rounds(on_policy(trainer=trainer), seconds_of, 60)
     assert counts[-1] == ends
     assert all(abs(now - was) <= 1 for was, now in pairwise(counts))
     assert counts[:4] == [4] * 4
@@ -79,10 +83,10 @@ def test_no_other_number_has_a_much_smaller_product_of_time_and_cost(
     start: int, whole: float, split: float, trainer: int
 ) -> None:
     """From below it ends where the product is least; from above within the margin of the two thresholds."""
-    law = amdahl(whole, split)
-    product = {number: law(number) ** 2 * (number + trainer) for number in range(1, 17)}
+    seconds_of = amdahl(whole, split)
+    product = {number: seconds_of(number) ** 2 * (number + trainer) for number in range(1, 17)}
     best = min(product, key=lambda number: product[number])
-    ends = rounds(on_policy(start, 1, 16, trainer), law, 120)[-1]
+    ends = rounds(on_policy(start, 1, 16, trainer), seconds_of, 120)[-1]
     if start <= best:
         assert abs(ends - best) <= 1
     else:
@@ -179,12 +183,12 @@ def test_a_step_back_rests_on_more_rounds() -> None:
 @given(st.integers(1, 16), st.floats(0.0, 200.0), st.floats(0.0, 2000.0), st.integers(0, 2**16))
 def test_the_number_of_a_round_settles(start: int, whole: float, split: float, noise: int) -> None:
     """From any number it moves in one direction, and stops, though what is predicted is off by up to 1 % of a share."""
-    law = amdahl(whole + 0.1, split)
+    seconds_of = amdahl(whole + 0.1, split)
 
     def wobble(place: int) -> float:
         return 1.0 + 0.01 / 16 * (((noise + place) * 7919) % 101 / 50 - 1)
 
-    counts = rounds(on_policy(start, 1, 16), law, 160, wobble)
+    counts = rounds(on_policy(start, 1, 16), seconds_of, 160, wobble)
     steps = [now - was for was, now in pairwise(counts)]
     assert all(abs(step) <= 1 for step in steps)
     assert len({step for step in steps if step}) <= 1, counts

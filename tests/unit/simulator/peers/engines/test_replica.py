@@ -20,7 +20,7 @@ from rljob_runtime.simulator.peers.engines.replica import Engines, SimulatedRepl
 from rljob_runtime.simulator.peers.host import Host
 from rljob_runtime.simulator.peers.relay import Weights
 
-LAW = LatencyModel(((1, 0.01), (64, 0.02)), 1e-6, 0.05, 1e-5, 0.0)
+LATENCY = LatencyModel(((1, 0.01), (64, 0.02)), 1e-6, 0.05, 1e-5, 0.0)
 
 
 def key(sample: int) -> TrajectoryKey:
@@ -33,7 +33,7 @@ def request(sample: int = 0, attempt: int = 1, prefix: int = 0, most: int = 1000
 
 
 def replica(lengths=lambda key, version: 100, kv=10_000, stream=math.inf, pace=None) -> SimulatedReplica:
-    kind = EngineKind(LAW, kv_tokens=kv, stream_seconds=stream)
+    kind = EngineKind(LATENCY, kv_tokens=kv, stream_seconds=stream)
     return SimulatedReplica("r", Host(Weights(whole=1), pace or ProcessClock()), Engines(kind, lengths), loaded=1)
 
 
@@ -54,7 +54,7 @@ async def collect(replica: SimulatedReplica, count: int, wait: float = 50.0) -> 
 def test_responses_end_when_the_engine_model_says(lengths, stream, tight):
     """Whatever is streamed, and however often it is polled; preemptions and queueing included."""
     kv = 500 if tight else 100_000
-    engine = EngineKind(LAW, kv).make(0.0)
+    engine = EngineKind(LATENCY, kv).make(0.0)
     engine.submit(0.0, [Request(n, 50, length) for n, length in enumerate(lengths)])
     expected = {key(finish.id): finish.time for finish in engine.drain()}
 
@@ -80,7 +80,7 @@ def test_the_limit_ends_a_response_and_says_so():
     assert reasons == [(100, FinishReason.LENGTH), (99, FinishReason.LENGTH), (100, FinishReason.STOP)]
 
 
-def test_a_prefix_is_gone_on_from_and_a_whole_one_ends_at_once():
+def test_a_prefix_is_gone_on_from_and_a_whole_one_ends_immediately():
     async def program():
         one = replica()
         await one.submit(1, [request(0, prefix=100), request(1, prefix=98)])

@@ -1,9 +1,9 @@
-"""Course: how many of a machine's responses still run after each further token, and with how much context.
+"""Load curve: how many of a machine's responses still run after each further token, and with how much context.
 
 The chance that a response runs after n more tokens is S(g + n) / S(g), with g its tokens so far and S the product-limit
 estimate of all lengths, in which stopped and running responses are censored. In a race it is the share of drawn
 outcomes in which the response has neither ended nor lost its place. Expected values hide the last response, which
-decides when the machine is done, so the course also has the chance that any response runs.
+decides when the machine is done, so the curve also has the chance that any response runs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Point:
         return Carried(self.running / chance, self.tokens / chance, self.squares / chance)
 
 
-def course_of(snapshot: MachineSnapshot) -> tuple[Point, ...]:
-    """Return the expected course from now to the last possible token, on a geometric grid."""
+def load_curve(snapshot: MachineSnapshot) -> tuple[Point, ...]:
+    """Return the expected curve from now to the last possible token, on a geometric grid."""
     grid = grid_of(snapshot)
     if snapshot.is_race:
         return _raced(snapshot, draws_of(snapshot, RACE_DRAWS), grid)

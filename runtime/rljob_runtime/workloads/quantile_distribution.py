@@ -29,7 +29,7 @@ QUANTILES = (
 """Knots of a fitted distribution, as far as the sample reaches."""
 
 
-class Law(BaseModel):
+class Distribution(BaseModel):
     """A distribution. `values[i]` is the quantile at probability `at[i]`; it ends at the first and the last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,13 +48,13 @@ class Law(BaseModel):
         return self
 
     @classmethod
-    def lognormal(cls, median: float, sigma: float) -> Law:
+    def lognormal(cls, median: float, sigma: float) -> Distribution:
         """Return a lognormal, cut at four standard deviations."""
         at = (STANDARD_NORMAL.cdf(-4), STANDARD_NORMAL.cdf(4))
         return cls(at=at, values=(median * float(np.exp(-4 * sigma)), median * float(np.exp(4 * sigma))))
 
     @classmethod
-    def from_cdf(cls, cdf: Callable[[float], float], low: float, high: float) -> Law:
+    def from_cdf(cls, cdf: Callable[[float], float], low: float, high: float) -> Distribution:
         """Return the distribution of `cdf`, given a value above `low`; values above `high` become `high`."""
         under = cdf(low)
         jump = (cdf(high) - under) / (1 - under)
@@ -107,14 +107,14 @@ class TurnCounts(BaseModel):
         return np.searchsorted(self._upper_scores, scores, side="right") + 1
 
 
-def fit_law(sample: Floats) -> Law:
+def fit_distribution(sample: Floats) -> Distribution:
     """Fit a sample of positive numbers: its quantiles, its ends, and a jump if its largest value repeats.
 
     A repeated largest value is a cap; interpolation would smear it over the gap below."""
     ordered = np.sort(np.asarray(sample, dtype=np.float64))
     size = len(ordered)
     if not size or ordered[0] <= 0:
-        raise ValueError("a law is fitted to positive numbers; there are none, or others")
+        raise ValueError("a distribution is fitted to positive numbers; there are none, or others")
     end = max(0.5 / size, 1e-5)
     inside = [end, *(at for at in QUANTILES if end < at < 1 - end), 1 - end]
     knots = {at: float(np.quantile(ordered, at, method="hazen")) for at in inside}
@@ -124,7 +124,7 @@ def fit_law(sample: Floats) -> Law:
         knots = {at: value for at, value in knots.items() if at < jump - end}
         knots |= {jump - end: float(ordered[below - 1]), jump: float(ordered[-1])}
     rounded = {float(f"{at:.6g}"): float(f"{value:.6g}") for at, value in sorted(knots.items())}
-    return Law(at=tuple(rounded), values=tuple(rounded.values()))
+    return Distribution(at=tuple(rounded), values=tuple(rounded.values()))
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:

@@ -15,11 +15,11 @@ ACCELERATORS_PER_MACHINE = 8
 
 
 @dataclass(frozen=True)
-class Rig:
+class Hardware:
     """All replicas alike. Seconds, and tokens in the KV cache of a replica."""
 
     replicas: int
-    law: LatencyModel
+    latency: LatencyModel
     kv_tokens: int
     token_seconds: float
     """Seconds of the complete trainer for each token trained on."""
@@ -37,7 +37,7 @@ class Rig:
 
     def engine(self) -> EngineSimulator:
         """Return a new engine with nothing in it."""
-        return EngineSimulator(self.law, self.kv_tokens, self.max_sequences)
+        return EngineSimulator(self.latency, self.kv_tokens, self.max_sequences)
 
     def training(self, tokens: int) -> float:
         """Seconds of an update."""
@@ -80,7 +80,7 @@ class Layout:
         """Engines."""
         return self.generating // self.tensor_parallel
 
-    def rig(self) -> Rig:
+    def hardware(self) -> Hardware:
         """By data sheets and assumptions. Colocated, the change between the stages costs nothing."""
         machines = self.generating // ACCELERATORS_PER_MACHINE
         cluster = BenchmarkCluster(
@@ -93,9 +93,9 @@ class Layout:
         )
         engine, costs, site = cluster.engine(), cluster.costs(), cluster.site()
         apart = self.trainers is not None
-        return Rig(
+        return Hardware(
             self.replicas,
-            engine.law,
+            engine.latency,
             engine.kv_tokens,
             token_seconds=costs.token,
             update_seconds=costs.step,

@@ -1,4 +1,4 @@
-"""An engine that keeps a latency law to the letter, on a clock of its own: what a profile has to find out."""
+"""An engine that keeps a latency model to the letter, on a clock of its own: what a profile has to find out."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Clock:
         return self.now
 
 
-class LawEngine:
+class LatencyEngine:
     """`base.SleepableEngine`. `look`: what each look at its figures takes, between two steps. `off`: how far a step
-    is off the law."""
+    is off the latency model."""
 
     def __init__(
         self,
-        law: LatencyModel,
+        latency: LatencyModel,
         clock: Clock,
         kv_tokens: int,
         look: float = 0.0,
         off: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        self.law, self.clock, self.kv_tokens, self.look, self.off = law, clock, kv_tokens, look, off
+        self.latency, self.clock, self.kv_tokens, self.look, self.off = latency, clock, kv_tokens, look, off
         self.weight_version: int | None = None
         self.waiting: list[EngineRequest] = []
         self.running: dict[str, tuple[EngineRequest, int]] = {}
@@ -55,7 +55,7 @@ class LawEngine:
         if self.waiting:
             return self._prefill()
         context = sum(len(request.token_ids) + made for request, made in self.running.values())
-        self._work(self.law.step(len(self.running), context))
+        self._work(self.latency.step(len(self.running), context))
         return [self._token(id) for id in list(self.running)]
 
     def _prefill(self) -> list[StepOutput]:
@@ -63,7 +63,7 @@ class LawEngine:
         while self.waiting and sum(len(one.token_ids) for one in [*admitted, self.waiting[0]]) <= PASS_TOKENS:
             admitted.append(self.waiting.pop(0))
         lengths = [len(one.token_ids) for one in admitted]
-        self._work(self.law.prefill(sum(lengths), sum(length**2 for length in lengths)))
+        self._work(self.latency.prefill(sum(lengths), sum(length**2 for length in lengths)))
         self.running |= {one.id: (one, 0) for one in admitted}
         return [self._token(one.id) for one in admitted]
 

@@ -175,9 +175,9 @@ def run(setting: Setting, technique: Technique, rounds: int, seed: int, *, coloc
     return Experiment(technique, tuple(reports[number] for number in sorted(reports)), rounds * setting.prompts)
 
 
-def speedup(baseline: Experiment, trial: Experiment, stage: float = 0.0, trial_stage: float = 0.0) -> float:
+def speedup(baseline: Experiment, experiment: Experiment, stage: float = 0.0, experiment_stage: float = 0.0) -> float:
     """How many times as many prompts are trained on in the same time. The stages are synchronous rewards."""
-    return baseline.prompt_seconds(stage) / trial.prompt_seconds(trial_stage)
+    return baseline.prompt_seconds(stage) / experiment.prompt_seconds(experiment_stage)
 
 
 def ideal_seconds(setting: Setting, plain: Experiment) -> float:
@@ -192,7 +192,7 @@ def ideal_seconds(setting: Setting, plain: Experiment) -> float:
     # On average a running response is half done.
     batch = max(1, min(engine.max_sequences, int(engine.kv_tokens / (mean / 2))))
     generation = (
-        tokens * engine.law.step(batch, batch * mean / 2) / batch / (setting.accelerators / setting.tensor_parallel)
+        tokens * engine.latency.step(batch, batch * mean / 2) / batch / (setting.accelerators / setting.tensor_parallel)
     )
     costs = cluster.costs()
     fixed = len(plain.reports) * costs.step + sum(report.broadcast_seconds or 0.0 for report in plain.reports)
