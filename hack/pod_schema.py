@@ -1,4 +1,4 @@
-"""The fields of a pod's spec with their types, from the OpenAPI document that an API server publishes.
+"""Pod schema: the fields of a pod's spec with their types, from an API server's OpenAPI document.
 
     kubectl get --raw /openapi/v3/api/v1 | python -m hack.pod_schema > crds/rljob_api/pod_schema.json
 

@@ -1,4 +1,4 @@
-"""What an interrupted run has done, kept in a file, so that the next run over the same tree goes on behind it."""
+"""Resumable run: keeps what it has done in a file, so that the next run over the same tree goes on behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of the operator against a real API server, each beside a baseline of the same run.
+"""Operator benchmark: the operator against a real API server, each figure beside a baseline of the same run.
 
 `operator_bench`: N jobs arrive together; from the first apply until all pods of a job are created. The floor is a bare
 client that creates the very same objects on the same server right before. `recovery_bench`: a pod fails; until its

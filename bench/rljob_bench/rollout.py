@@ -78,7 +78,7 @@ class Turn:
 
 
 def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
-    """Run the benchmark; see the module's text. The result is DESIGN's benchmark object."""
+    """Run the benchmark; see the module's text. docs/results/bench-rollout.md explains the figures."""
     plan = QUICK if quick else Plan()
     vllm_compat.prepare_environment()
     folder = resolve(plan.model, cache_folder())

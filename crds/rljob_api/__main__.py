@@ -1,4 +1,4 @@
-"""`python -m rljob_api` prints the CustomResourceDefinition as YAML."""
+"""`python -m rljob_api`: prints the CustomResourceDefinition as YAML."""
 
 from __future__ import annotations
 

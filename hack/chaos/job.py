@@ -1,4 +1,4 @@
-"""Job of a chaos campaign."""
+"""Chaos job: the job of a chaos campaign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of the guard.
+"""`python -m hack.guard`: the command line of the guard.
 
     python -m hack.guard record FILE [--seeds N] [--jobs N] [--skip PART]
     python -m hack.guard compare FILE [--allowed FILE] [--seeds N] [--jobs N] [--skip PART] [--now FILE]

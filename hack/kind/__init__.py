@@ -1,1 +1,1 @@
-"""kind on a machine that reaches no image registry: a Docker engine of its own, and a node image made from scratch."""
+"""kind: a Docker engine of its own, and a node image made from scratch, where no image registry is reached."""

@@ -1,4 +1,4 @@
-"""What containers cannot have on this machine, and the OCI runtime that does not ask for it.
+"""Capabilities: what containers cannot have on this machine, and the OCI runtime that does not ask for it.
 
 Inside some containers and virtual machines even root lacks CAP_SYS_RESOURCE. runc then refuses every privileged
 container, which asks for all capabilities. A process that raises a limit or lowers an out-of-memory score is refused

@@ -1,4 +1,4 @@
-"""The images of Kubernetes' own components, as archives made of the programs built here."""
+"""Components: the images of Kubernetes' own components, as archives made of the programs built here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node image for kind, made on this machine once for each Kubernetes version and kept in the cache."""
+"""Node image: made for kind on this machine, once for each Kubernetes version, and kept in the cache."""
 
 from __future__ import annotations
 

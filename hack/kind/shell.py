@@ -1,4 +1,4 @@
-"""Commands with their output in a log, and Debian packages unpacked without installing them."""
+"""Shell: commands with their output in a log, and Debian packages unpacked without installing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of ``hack/local_cluster/cluster``."""
+"""`hack/local_cluster/cluster`: the command line of the local cluster."""
 
 from __future__ import annotations
 

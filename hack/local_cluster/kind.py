@@ -1,4 +1,4 @@
-"""A cluster by kind, for those with Docker.
+"""kind cluster: a cluster by kind, for those with Docker.
 
 Where a registry answers, the nodes are kind's published image, and the pods' images are built from the Dockerfile.
 Where none does, the node image is made here (:mod:`hack.kind.node_image`), and the pods run this machine's Python,

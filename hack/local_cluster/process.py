@@ -1,4 +1,4 @@
-"""Long-running processes, known by pid *and* start time, so that a reused pid is never signalled."""
+"""Processes: long-running ones, known by pid *and* start time, so that a reused pid is never signalled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a cluster keeps its things, and which addresses it uses."""
+"""Cluster settings: where a cluster keeps its things, and which addresses it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeats unit tests on a machine that other processes load, and counts failures.
+"""`python -m hack.repeat`: repeats unit tests on a machine that other processes load, and counts failures.
 
     python -m hack.repeat [--times N] [--load N] waiting | unit
 

@@ -1,4 +1,4 @@
-"""Which unit tests wait for real time, by their own calls. What a tested function waits for is not seen."""
+"""Waiting tests: unit tests whose own calls wait for real time. What a tested function waits for is not seen."""
 
 from __future__ import annotations
 

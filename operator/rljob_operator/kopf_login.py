@@ -1,4 +1,4 @@
-"""kopf's login: the client's identity in kopf's form."""
+"""kopf login: the client's identity in kopf's form."""
 
 from __future__ import annotations
 

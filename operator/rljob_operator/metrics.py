@@ -1,4 +1,4 @@
-"""Metrics of the operator, for Prometheus.
+"""Operator metrics: what the operator tells Prometheus.
 
 Each instance has its own registry, so that one test process can hold several operators.
 """

@@ -1,4 +1,4 @@
-"""RLJob's own mode (`mode: Asynchronous`), with the product's policies.
+"""Asynchronous mode: that of RLJob (`mode: Asynchronous`), with the product's policies.
 
 Every replica generates its own prompts with one weight version. It draws more while there are no newer weights, and
 takes newer weights when it is done or released by repack. The trainer takes groups as they are ready.

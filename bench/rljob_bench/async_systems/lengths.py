@@ -1,4 +1,4 @@
-"""The prompts that all systems of a comparison are given."""
+"""Lengths: the prompts that all systems of a comparison are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job did, as every system tells it."""
+"""Outcome: what a job did, as every system tells it."""
 
 from __future__ import annotations
 

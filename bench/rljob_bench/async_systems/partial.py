@@ -1,4 +1,4 @@
-"""Partial rollout, as AReaL has it (Laminar §2.3, Fig. 3d).
+"""Partial rollout: a job as AReaL plays it (Laminar §2.3, Fig. 3d).
 
 Responses are begun one by one where there is room. When new weights come, every replica stops, takes them, computes the
 context of everything it holds again, and continues.

@@ -1,4 +1,4 @@
-"""Engines side by side, and which of them has news next."""
+"""Rollouts: engines side by side, and which of them has news next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The systems that generate batch by batch and change weights everywhere simultaneously.
+"""Staged systems: jobs that generate batch by batch and change weights everywhere simultaneously.
 
-These are synchronous, one-step staleness and stream generation (Laminar §2.3, Fig. 3a to c).
+They are synchronous, one-step staleness and stream generation (Laminar §2.3, Fig. 3a to c).
 
 A batch begins on empty engines, so its duration does not depend on when it begins. Each batch is generated once, and
 the systems differ in how they overlap batches and updates.

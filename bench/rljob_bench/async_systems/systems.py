@@ -1,4 +1,4 @@
-"""The systems of Laminar's evaluation by name, each on a layout of its own."""
+"""Systems: those of Laminar's evaluation by name, each on a layout of its own."""
 
 from __future__ import annotations
 

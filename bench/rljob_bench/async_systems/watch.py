@@ -1,4 +1,4 @@
-"""Counts what replicas do, from the end of the warm-up on."""
+"""Watch: counts what replicas do, from the end of the warm-up on."""
 
 from __future__ import annotations
 

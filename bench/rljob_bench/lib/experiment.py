@@ -1,4 +1,4 @@
-"""One job of a setting, played to its end, and what it took for each prompt that was trained on.
+"""Trial: one job of a setting, played to its end, and what it took for each prompt that was trained on.
 
 Rounds differ: a short one is cheap because of what it puts off. So a job is charged whole, from its first launch to the
 last weights, and it is of a number of rounds after which the long-prompt queue is empty: all jobs of a setting train

@@ -1,4 +1,4 @@
-"""Migrations by hand, one after the other, as `coordinator.asynchronous.generation` makes them.
+"""Move probe: migrations by hand, one after the other, as `coordinator.asynchronous.generation` makes them.
 
 Beside each stands its limit: a prefill of the same contexts by an engine with nothing else to do.
 """

@@ -1,4 +1,4 @@
-"""Percentile of measured values."""
+"""Percentile: the least value that a share of measured values does not exceed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all of the simulator's benchmarks say of themselves."""
+"""Simulated result: what all of the simulator's benchmarks say of themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of `spec.algorithm` with other fields."""
+"""Algorithm rules: those of `spec.algorithm` with other fields."""
 
 from __future__ import annotations
 

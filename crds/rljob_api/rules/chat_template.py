@@ -1,4 +1,4 @@
-"""Rules of the chat template's fields in `spec.data`."""
+"""Chat template rules: those of the chat template's fields in `spec.data`."""
 
 from __future__ import annotations
 

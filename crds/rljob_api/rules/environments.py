@@ -1,4 +1,4 @@
-"""Rules of `spec.environments` and `spec.episode`."""
+"""Environment rules: those of `spec.environments` and `spec.episode`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of `spec.evaluation` with other fields."""
+"""Evaluation rules: those of `spec.evaluation` with other fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster's DNS server. Every answer is read from the API server at that moment, so none is stale.
+"""Cluster DNS: its server reads every answer from the API server at that moment, so none is stale.
 
     python -m hack.local_cluster.control_plane.dns KUBECONFIG ADDRESS
 

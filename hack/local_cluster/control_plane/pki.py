@@ -1,4 +1,4 @@
-"""Certificates (by openssl), bearer tokens and kubeconfigs."""
+"""PKI: certificates (by openssl), bearer tokens and kubeconfigs."""
 
 from __future__ import annotations
 

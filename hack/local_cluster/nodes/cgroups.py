@@ -1,4 +1,4 @@
-"""The control groups of a real node, on cgroup v1 and v2.
+"""Control groups: those of a real node, on cgroup v1 and v2.
 
 A node gets a group of its own in every hierarchy; a cgroup namespace makes that group the root its kubelet sees.
 """

@@ -1,4 +1,4 @@
-"""The configuration files and command lines of a real node, rendered as text. Nothing here touches the machine.
+"""Node configuration: a real node's files and command lines, rendered as text. Nothing here touches the machine.
 
 Paths are those inside the node, where its own folder is /run/rljob/node (see :mod:`node_init`).
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""runc, with the host's files mounted read-only into containers of images that carry the marker file.
+"""OCI runtime: runc, with the host's files mounted read-only into containers of images with the marker file.
 
 containerd calls this in runc's place. Images without the marker, such as one built from the Dockerfile and loaded
 with `cluster load-image`, run untouched. Standalone: it is copied to the node and started without site packages.

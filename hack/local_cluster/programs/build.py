@@ -1,4 +1,4 @@
-"""Builds Kubernetes and what runs it from Go modules into the cache, each program once.
+"""Build: makes Kubernetes and what runs it from Go modules into the cache, each program once.
 
 A program is made under another name and renamed into place, so that an interrupted build goes on where it was; a lock
 keeps two processes from building the same at a time. Programs that serve every Kubernetes minor are built once and

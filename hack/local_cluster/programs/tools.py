@@ -1,4 +1,4 @@
-"""kubectl and helm, built with the cluster's own version of Kubernetes."""
+"""Tools: kubectl and helm, built with the cluster's own version of Kubernetes."""
 
 from __future__ import annotations
 

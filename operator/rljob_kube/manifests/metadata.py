@@ -1,4 +1,4 @@
-"""Metadata of manifests, and what refers to it."""
+"""Manifest metadata: that of an object, and what refers to it."""
 
 from typing import NotRequired, TypedDict
 

@@ -1,4 +1,4 @@
-"""Command `python -m rljob_runtime.egress FILE`: a job's egress proxy, until SIGTERM.
+"""`python -m rljob_runtime.egress FILE`: a job's egress proxy, until SIGTERM.
 
 {"port": 3128, "keyFile": "/etc/rljob/egress-key/proxy-key", "hosts": {"calc": ["pypi.org", "*.example.com"]}}
 """

@@ -1,4 +1,4 @@
-"""Health server of a pod on $POD_IP:8080: `/healthz` (the process answers), `/readyz` (it can work), `/metrics`.
+"""Health server: $POD_IP:8080 with `/healthz` (the process answers), `/readyz` (it can work) and `/metrics`.
 
 The coordinator's has more routes (`sample_server`)."""
 

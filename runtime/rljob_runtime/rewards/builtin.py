@@ -1,4 +1,4 @@
-"""Built-in reward functions, public API.
+"""Built-in rewards: reward functions that are public API.
 
 Each is a plain function of (prompt, response, **config), like a user's own function.
 """

@@ -1,4 +1,4 @@
-"""Resource usage of a running process, from /proc and its clocks.
+"""Resource usage: that of a running process, from /proc and its clocks.
 
 Each function raises `OSError` when the process has ended.
 """

@@ -1,4 +1,4 @@
-"""System calls that Python's standard library does not wrap.
+"""System calls: those that Python's standard library does not wrap.
 
 Linux only. Errors are `OSError`.
 """

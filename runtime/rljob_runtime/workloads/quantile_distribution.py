@@ -1,4 +1,4 @@
-"""Distribution of positive numbers as a few quantiles, and the numbers of turns.
+"""Quantile distribution: a distribution of positive numbers as a few quantiles, and the numbers of turns.
 
 Between two quantiles the logarithm is linear in the normal score: two quantiles are a lognormal, more bend it, and two
 close ones are a jump (responses at the cap). A copula needs only `at`: it generates normal scores.

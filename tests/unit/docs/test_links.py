@@ -19,7 +19,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TEST = re.compile(r"`((?:[\w.-]+/)*test_\w+\.py|tests/[\w/.-]+)(?:::\w+)?`")
 FOLDERS = ("bench", "charts", "crds", "examples", "hack", "operator", "runtime")
 ENDS = {".py", ".yaml", ".yml", ".tpl", ".txt", ".md", ""}
-MUTANTS = re.compile(r"Mutants?: (.*?\.)$", re.DOTALL | re.MULTILINE)
+MUTANTS = re.compile(r"Mutants?:\s+((?:(?:- )?\*[^*]+\*(?:,|;|,? and)?\s*)+)")
+"""In a sentence, or in a list below."""
 
 
 def headings(page: Path) -> set[str]:
@@ -80,5 +81,23 @@ def test_pages_that_are_named_in_texts_of_the_sources_exist() -> None:
 @pytest.mark.parametrize("note", NOTES, ids=lambda note: note.name)
 def test_mutants_that_a_note_names_exist(note: Path) -> None:
     names = {mutant.name for mutant in every()}
-    told = [part for found in MUTANTS.findall(text_of(note)) for part in re.findall(r"\*([^*]+)\*", found)]
-    assert [name for name in (" ".join(part.split()) for part in told) if name not in names] == []
+    assert [name for name in _named(text_of(note)) if name not in names] == []
+
+
+def _named(text: str) -> list[str]:
+    """The mutants that a note names."""
+    told = [part for found in MUTANTS.findall(text) for part in re.findall(r"\*([^*]+)\*", found)]
+    return [" ".join(part.split()) for part in told]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It stops. Mutants: *a*,\n*b\nc*. More of *it*.\n",
+        "It stops. Mutants:\n*a*, *b c*.\n",
+        "It stops. Mutants:\n\n- *a*\n- *b\n  c*\n\nThat is *not* one.\n",
+    ],
+    ids=["a sentence", "a sentence on a line of its own", "a list"],
+)
+def test_mutants_are_named_in_sentences_and_lists(text: str) -> None:
+    assert _named(text) == ["a", "b c"]

@@ -13,6 +13,7 @@ import yaml
 from hack.chaos.every import parts
 from hack.chaos.rows import ROWS
 from hack.local_cluster.cli import parser
+from hack.local_cluster.kind import PUBLISHED
 from hack.local_cluster.programs import recipe
 from rljob_runtime.simulator.faults.plan import APPLICABLE, Role, role_of
 from tests.support.docs import page, quoted, rows
@@ -62,8 +63,23 @@ def test_the_values_of_the_chart() -> None:
 
 
 def test_the_releases_of_kubernetes() -> None:
-    told = {row[0]: row[1] for row in rows(page("kubernetes.md"), "# Supported Kubernetes") if row[0] in recipe.MINORS}
-    assert told == {minor: recipe.release(minor).version.removeprefix("v") for minor in recipe.MINORS}
+    told = {row[0]: row for row in rows(page("kubernetes.md"), "# Supported Kubernetes") if row[0] in recipe.MINORS}
+    tested = {minor: recipe.release(minor).version.removeprefix("v") for minor in recipe.MINORS}
+    published = {minor: image.removeprefix("v").partition("@")[0] for minor, image in PUBLISHED.items()}
+    assert {minor: (row[1], row[-1]) for minor, row in told.items()} == {
+        minor: (tested[minor], published[minor]) for minor in recipe.MINORS
+    }
+
+
+def test_the_least_kubernetes_is_the_charts() -> None:
+    chart = yaml.safe_load((ROOT / "charts/rljob/Chart.yaml").read_text(encoding="utf-8"))
+    least = re.fullmatch(r">=(1\.\d+)\.0-0", chart["kubeVersion"])
+    assert least is not None
+    told = [row[0] for row in rows(page("kubernetes.md"), "# Supported Kubernetes")]
+    assert told[-2].startswith(f"{least[1]} to ")
+    assert told[-1] == f"before {least[1]}"
+    for name in ("install.md", "on-a-cluster.md"):
+        assert f"Kubernetes {least[1]} or newer" in page(name).read_text(encoding="utf-8"), name
 
 
 def test_the_commands_of_the_local_cluster() -> None:

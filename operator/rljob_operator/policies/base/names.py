@@ -1,4 +1,4 @@
-"""Names and labels of the objects that a job owns."""
+"""Object names: names and labels of the objects that a job owns."""
 
 from __future__ import annotations
 

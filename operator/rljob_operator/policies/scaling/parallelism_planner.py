@@ -1,4 +1,4 @@
-"""Parallelism planner (RollPacker §4.2): the tensor parallel size of the next short and of the next long round.
+"""Parallelism planner: the tensor parallel size of the next short and of the next long round (RollPacker §4.2).
 
 A larger size leaves more memory for KV on all accelerators together, because there are fewer copies of the weights. A
 smaller size decodes more sequences a second while there is room. Preemptions show which of the two is short. The

@@ -1,4 +1,4 @@
-"""`rljob list`, `submit`, `events`, `suspend` and `resume`: with the user's own rights, as kubectl would do it."""
+"""Job commands: `rljob list`, `submit`, `events`, `suspend` and `resume`, with the user's own rights as kubectl has."""
 
 from __future__ import annotations
 

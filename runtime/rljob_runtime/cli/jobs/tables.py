@@ -1,4 +1,4 @@
-"""Tables of objects of a cluster, as plain rows of text."""
+"""Job tables: objects of a cluster, as plain rows of text."""
 
 from __future__ import annotations
 

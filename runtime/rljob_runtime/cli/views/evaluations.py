@@ -1,4 +1,4 @@
-"""Evaluations as lines of text, for a run, its ending and the status."""
+"""Evaluation view: evaluations as lines of text, for a run, its ending and the status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update measured, as a line of text."""
+"""Training view: what an update measured, as a line of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator's Prometheus metrics, in a registry of their own. Names begin with `rljob_coordinator_`."""
+"""Coordinator metrics: a Prometheus registry of their own. Names begin with `rljob_coordinator_`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asynchronous invariants, in addition to `common`.
+"""Asynchronous invariants: they hold in mode Asynchronous, in addition to `common`.
 
 - one place: each prompt before the pool's cursor is in exactly one of: in flight, ready, assigned, trained, filtered,
   requeued;

@@ -1,4 +1,4 @@
-"""Episode invariants, which hold in both modes.
+"""Episode invariants: they hold in both modes.
 
 - each token that is trained on is one that an engine emitted in a turn of that response, once;
 - the version of a response is that of its oldest turn;

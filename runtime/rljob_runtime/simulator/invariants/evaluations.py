@@ -1,4 +1,4 @@
-"""Invariants of evaluations, which hold in both modes.
+"""Evaluation invariants: they hold in both modes.
 
 - never trained on: no update has a response of an evaluation;
 - own weights: a response of an evaluation is generated with the weights after the step that it evaluates;

@@ -1,4 +1,4 @@
-"""On-policy invariants, in addition to `common`.
+"""On-policy invariants: they hold in mode OnPolicy, in addition to `common`.
 
 - one place: each prompt is in exactly one of: undrawn, in the open round, queued, trained, filtered; the stored
   long-prompt queue has exactly the queued ones;

@@ -1,4 +1,4 @@
-"""Simulated replica on the performance model.
+"""Simulated replica: generates on the performance model.
 
 It implements the exact protocol: terms, leases, cursors, refusals, KV files. Its engine counts exact tokens.
 """
