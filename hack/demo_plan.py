@@ -1,5 +1,4 @@
-"""Demo plan: selects the cluster, and decides whether an example fits it, whether a node may be lost, and when a job is
-given up."""
+"""Demo plan: selects the cluster, fits an example to it, and decides if a node is lost and when a job is given up."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ TEMPORARY = frozenset(
 )
 """Reasons of `Stalled` that may pass without a person: the operator, the coordinator or the kubelet tries again."""
 PATIENCE, LONG_PATIENCE = 10.0, 300.0
-"""Seconds until a stalled job is given up. What was just installed may be a moment late, and a new node some minutes."""
+"""Seconds until a stalled job is given up. What was just installed may be a moment late, a new node some minutes."""
 
 
 @dataclass(frozen=True)
