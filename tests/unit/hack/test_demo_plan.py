@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -238,7 +239,8 @@ class Commands:
         self.lines: list[str] = []
         self._apis = apis
         monkeypatch.setenv("CLUSTER", cluster)
-        monkeypatch.setenv("KUBECONFIG", "/c")
+        for name, value in {"KUBECONFIG": "/c", "PATH": os.environ["PATH"]}.items():
+            monkeypatch.setenv(name, value)  # The demo sets both.
         monkeypatch.setattr(demo, "run", self._run)
         monkeypatch.setattr(demo, "install_kueue", lambda: self.lines.append("install Kueue"))
 
