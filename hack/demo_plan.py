@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -207,7 +207,8 @@ def tolerating(documents: Iterable[dict[str, Any]], taint: str) -> list[dict[str
     """
     what, _, effect = taint.partition(":")
     key, _, value = what.partition("=")
-    result = [copy.deepcopy(document) for document in documents]
+    # Through JSON: a copy by `deepcopy` would keep templates that roles share by a YAML alias the same object.
+    result: list[dict[str, Any]] = [json.loads(json.dumps(document)) for document in documents]
     for spec in (document["spec"] for document in result if document["kind"] == "RLJob"):
         toleration = {"key": key, "operator": "Equal", "value": value, "effect": effect}
         for owner in (spec.setdefault("rollout", {}), *spec.get("environments", [])):

@@ -132,6 +132,11 @@ def test_rollout_machines_may_use_the_node_that_is_kept_for_them(example: str) -
     (job,) = (one for one in changed if one["kind"] == "RLJob")
     assert job["spec"]["rollout"]["template"]["spec"].pop("tolerations") == [tolerated]
     load(yaml.safe_dump_all(changed))
+    others = (
+        role.get("template", {}).get("spec", {})
+        for role in (job["spec"]["trainer"], job["spec"].get("coordinator", {}))
+    )
+    assert [pod.get("tolerations") for pod in others] == [None] * 2, "also where roles share a template"
     before, after = (list(map(_without_empty, those)) for those in (documents, changed))
     assert after == before, "nothing else is changed, and not the documents themselves"
 
