@@ -58,6 +58,15 @@ def test_is_of_the_version_that_the_recipe_names_or_that_of_a_given_folder(apise
     assert apiserver.client().get("/version")["gitVersion"] == wanted
 
 
+def test_aggregated_apis_are_told_who_calls_for_a_user(apiserver):
+    path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+    kube.wait("what they check", 30, lambda: apiserver.client().find(path) is not None)
+    told = apiserver.client().get(path)["data"]
+    assert told["requestheader-allowed-names"] == f'["{pki.FRONT_PROXY}"]'
+    assert told["requestheader-username-headers"] == '["X-Remote-User"]'
+    assert told["requestheader-client-ca-file"] == told["client-ca-file"]
+
+
 def test_controllers_end_namespaces_and_rbac_limits_users(tmp_path):
     with api_server(tmp_path, [pki.User("no-rights", "no-rights")], controllers=True) as server:
         api = server.client()
