@@ -282,7 +282,7 @@ def test_a_job_without_a_queue_needs_no_kueue(monkeypatch: pytest.MonkeyPatch) -
     assert not [line for line in ran.lines if "ueue" in line]
 
 
-def test_a_cluster_of_ones_own_without_kueue_is_refused_before_anything_is_installed(
+def test_a_cluster_of_ones_own_without_kueue_is_refused_at_the_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = Commands(monkeypatch, "own", "v1\nkueue.x-k8s.io/v1beta1\n")
