@@ -7,7 +7,8 @@ Ends with exit status 0 and, as its last line, `demo: Complete rounds=… reward
 The rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous or an agents' job with
 a checkpoint volume the local cluster loses a node during the run; the line then continues with `faults=1 lost=…
 duplicated=… recovered_seconds=…` (:mod:`demo_faults`), for agents with `episodes=… turns=… reencoded=…` before. An
-example that the demo cannot run is refused with status 2 before anything starts.
+example that the demo cannot run is refused with status 2 before anything starts. For an example in a queue the local
+cluster and kind get Kueue; on a cluster of the user's own it must be there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ if str(ROOT) not in sys.path:
 
 from hack import demo_faults, demo_plan  # noqa: E402
 from hack.local_cluster import settings  # noqa: E402
+from hack.local_cluster.private import kueue  # noqa: E402
 from hack.local_cluster.programs import recipe  # noqa: E402
 from rljob_api import RLJob, load  # noqa: E402
 
@@ -54,12 +57,18 @@ def main(example: str) -> int:
     job = read(manifest)
     started = time.monotonic()
     cluster()
+    queue = demo_plan.queue_of(job)
+    if queue is not None and choice.cluster == "own" and not serves_kueue():
+        say(demo_plan.no_kueue(queue))
+        return 2
     local = target(job)
     if local is not None:
         # A soft taint: operator, coordinator and trainer leave this node to rollout machines and runners.
         kubectl("taint", "node", f"node-{local.nodes}", demo_faults.TAINT, "--overwrite", namespace=None)
-    install_operator()
-    apply(manifest, demo_faults.TAINT if local is not None else None)
+    if queue is not None and choice.cluster != "own":
+        install_kueue()
+    install_operator(*([] if queue is None else ["--set", "kueue.enabled=true"]))
+    apply(manifest, demo_faults.TAINT if local is not None else None, queue)
     fault = demo_faults.PowerOff(local, NAMESPACE, job) if local is not None else None
     outcome = follow(job.name, job.spec.rounds, started)
     if fault is not None:
@@ -135,6 +144,30 @@ def cluster(nodes: int = 3) -> None:
     os.environ["PATH"] = run(*CLUSTER, "tools").strip() + os.pathsep + os.environ["PATH"]
 
 
+def serves_kueue() -> bool:
+    """Return whether the cluster has Kueue, of a version that the operator knows."""
+    return demo_plan.KUEUE in kubectl("api-versions", namespace=None).split()
+
+
+def install_kueue() -> None:
+    """Install Kueue by its own chart, of the source that its image is built from."""
+    say("installing Kueue, built here once")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            archive = Path(folder, "kueue.tar")
+            image = kueue.image(archive)
+            run(*CLUSTER, "load-image", str(archive))
+        chart = kueue.source() / "charts/kueue"
+    except settings.ClusterError as error:
+        sys.exit(f"demo: Kueue was not built: {error}")
+    defaults = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
+    run(
+        *("helm", "upgrade", "--install", "kueue", str(chart), "--namespace", kueue.NAMESPACE, "--create-namespace"),
+        *("--wait", "--timeout", "3m", "--values", "-"),
+        given=yaml.safe_dump(demo_plan.kueue_values(defaults, image, NAMESPACE)),
+    )
+
+
 def install_operator(*settings: str) -> None:
     """Install the chart with the cluster's images and further Helm `settings`."""
     say("installing the operator")
@@ -155,10 +188,12 @@ def image_values() -> list[str]:
     return ["--set", f"image={operator}", "--set", f"runtimeImage={runtime}", *edited]
 
 
-def apply(manifest: Path, tolerated: str | None) -> None:
-    """Create the namespace again, with the example in it, whose rollout machines tolerate that taint."""
+def apply(manifest: Path, tolerated: str | None, queue: str | None) -> None:
+    """Create the namespace again, with the example and its `queue` in it. Its rollout machines tolerate that taint."""
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", namespace=None)
     kubectl("create", "namespace", NAMESPACE, namespace=None)
+    if queue is not None:
+        make_queue(queue)
     server = json.loads(kubectl("version", "-o", "json", namespace=None))["serverVersion"]["gitVersion"]
     text = manifest.read_text(encoding="utf-8")
     for name in demo_plan.config_maps(yaml.safe_load_all(text)):
@@ -172,6 +207,13 @@ def apply(manifest: Path, tolerated: str | None) -> None:
     kubectl("apply", "-f", "-", given=text)
 
 
+def make_queue(name: str) -> None:
+    """Make the job's queue with its quota, and wait until Kueue admits by it."""
+    say(f"making the queue {name}, with a quota of {', '.join(' '.join(one) for one in demo_plan.QUOTA.items())}")
+    kubectl("apply", "-f", "-", given=yaml.safe_dump_all(demo_plan.quota(name, NAMESPACE)))
+    kubectl("wait", "--for=condition=Active", f"localqueue/{name}", "--timeout=60s")
+
+
 def code_file(config_map: str) -> Path:
     """Return the file of an example's ConfigMap: they have one name."""
     return EXAMPLES / f"{config_map.replace('-', '_')}.py"
@@ -180,16 +222,19 @@ def code_file(config_map: str) -> Path:
 def follow(name: str, rounds: int, started: float) -> str:
     """Print each change until the job ends; return 'Complete', or why it is not."""
     deadline = time.monotonic() + 60 * JOB_MINUTES
-    last = ""
+    last, stalled_since = "", time.monotonic()
     while time.monotonic() < deadline:
         status: dict[str, Any] = json.loads(kubectl("get", "rljob", name, "-o", "json")).get("status") or {}
         line = describe(status, rounds)
         if line != last:
             print(f"[{time.monotonic() - started:5.0f} s] {line}", flush=True)
             last = line
-        for condition in status.get("conditions", []):
-            if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
-                return "Complete" if condition["type"] == "Complete" else f"Failed: {condition.get('message')}"
+        if (how := demo_plan.ended(status)) is not None:
+            return how
+        if (stall := demo_plan.stalled(status)) is None:
+            stalled_since = time.monotonic()
+        elif time.monotonic() - stalled_since >= stall.patience:
+            return stall.why
         time.sleep(1.0)
     return f"not complete after {JOB_MINUTES} minutes"
 

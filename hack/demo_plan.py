@@ -1,16 +1,40 @@
-"""Demo plan: selects the cluster, and decides whether an example fits it and whether a node may be lost."""
+"""Demo plan: selects the cluster, fits an example to it, and decides if a node is lost and when a job is given up."""
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from rljob_api import RLJob
 from rljob_api.spec.training import Mode
+from rljob_operator.policies.base.kueue_objects import API_VERSION as KUEUE
+from rljob_operator.policies.base.kueue_objects import QUEUE
 
 CLUSTERS = ("local", "kind", "own")
+QUOTA = {"cpu": "700m", "memory": "4Gi"}
+"""Of the queue of an example: what its manifest asks a platform team for."""
+TEMPORARY = frozenset(
+    {
+        "ExportFailed",
+        "ImagePullFailed",
+        "InternalError",
+        "KueueNotAnswering",
+        "QuotaExceeded",
+        "RequestRefused",
+        "RewardsUnavailable",
+        "RunnersNotStarting",
+        "SandboxUnavailable",
+        "StoreHeld",
+        "Unschedulable",
+    }
+)
+"""Reasons of `Stalled` that may pass without a person: the operator, the coordinator or the kubelet tries again."""
+PATIENCE, LONG_PATIENCE = 10.0, 300.0
+"""Seconds until a stalled job is given up. What was just installed may be a moment late, a new node some minutes."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +43,14 @@ class Choice:
 
     cluster: str
     why: str
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Why a job cannot progress, and for how many seconds that may last."""
+
+    why: str
+    patience: float
 
 
 def choose(environ: Mapping[str, str], euid: int, platform: str) -> Choice:
@@ -65,6 +97,82 @@ def needs(job: RLJob, cluster: str) -> list[str]:
     return found
 
 
+def queue_of(job: RLJob) -> str | None:
+    """Return the LocalQueue that admits the job; None for one without a quota."""
+    return job.metadata.labels.get(QUEUE)
+
+
+def no_kueue(queue: str) -> str:
+    """Return what a person installs for a job in a queue, on a cluster whose Kueue is not the demo's to install."""
+    return (
+        f"the job asks for quota of queue {queue}, and this cluster does not serve {KUEUE}: install Kueue 0.17 "
+        "(https://kueue.sigs.k8s.io/docs/installation), then run the demo again. The demo makes the queue"
+    )
+
+
+def quota(queue: str, namespace: str) -> list[dict[str, Any]]:
+    """Return a LocalQueue of that name, and a ClusterQueue for the namespace alone. Other queues stay as they are."""
+    resources = [{"name": name, "nominalQuota": amount} for name, amount in QUOTA.items()]
+    group = {"coveredResources": list(QUOTA), "flavors": [{"name": namespace, "resources": resources}]}
+    whole = {
+        "namespaceSelector": {"matchLabels": _named(namespace)},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [group],
+    }
+    objects: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+        ("ResourceFlavor", {"name": namespace}, {}),
+        ("ClusterQueue", {"name": namespace}, whole),
+        ("LocalQueue", {"name": queue, "namespace": namespace}, {"clusterQueue": namespace}),
+    )
+    return [{"apiVersion": KUEUE, "kind": kind, "metadata": meta, "spec": spec} for kind, meta, spec in objects]
+
+
+def kueue_values(defaults: Mapping[str, Any], image: str, namespace: str) -> dict[str, Any]:
+    """Return the values of Kueue's chart, whose `defaults` these are, for an image that every node has.
+
+    Kueue stays installed. Its webhooks for pods and Deployments ask about the namespace alone, and are not needed: a
+    lost node with its manager must not stop other jobs of the cluster.
+    """
+    repository, _, tag = image.rpartition(":")
+    config = yaml.safe_load(defaults["managerConfig"]["controllerManagerConfigYaml"])
+    config |= {
+        "managedJobsNamespaceSelector": {"matchLabels": _named(namespace)},
+        "integrations": {"frameworks": ["batch/job"]},
+    }
+    return {
+        "controllerManager": {"manager": {"image": {"repository": repository, "tag": tag, "pullPolicy": "Never"}}},
+        "managerConfig": {"controllerManagerConfigYaml": yaml.safe_dump(config)},
+    }
+
+
+def _named(namespace: str) -> dict[str, str]:
+    return {"kubernetes.io/metadata.name": namespace}
+
+
+def ended(status: Mapping[str, Any]) -> str | None:
+    """Return how the job has ended: `Complete`, or why it has failed. None while it goes on."""
+    if _true(status, "Complete") is not None:
+        return "Complete"
+    failed = _true(status, "Failed")
+    return None if failed is None else _told(failed)
+
+
+def stalled(status: Mapping[str, Any]) -> Stall | None:
+    """Return what stalls the job; None while nothing does."""
+    found = _true(status, "Stalled")
+    if found is None:
+        return None
+    return Stall(_told(found), LONG_PATIENCE if found.get("reason") in TEMPORARY else PATIENCE)
+
+
+def _true(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    return next((one for one in status.get("conditions", []) if (one["type"], one["status"]) == (kind, "True")), None)
+
+
+def _told(condition: Mapping[str, Any]) -> str:
+    return f"{condition['type']}, {condition.get('reason')}: {condition.get('message')}"
+
+
 def config_maps(documents: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the ConfigMaps that pods of these jobs mount and no document makes, sorted."""
     documents = list(documents)
@@ -99,7 +207,8 @@ def tolerating(documents: Iterable[dict[str, Any]], taint: str) -> list[dict[str
     """
     what, _, effect = taint.partition(":")
     key, _, value = what.partition("=")
-    result = [copy.deepcopy(document) for document in documents]
+    # Through JSON: a copy by `deepcopy` would keep templates that roles share by a YAML alias the same object.
+    result: list[dict[str, Any]] = [json.loads(json.dumps(document)) for document in documents]
     for spec in (document["spec"] for document in result if document["kind"] == "RLJob"):
         toleration = {"key": key, "operator": "Equal", "value": value, "effect": effect}
         for owner in (spec.setdefault("rollout", {}), *spec.get("environments", [])):

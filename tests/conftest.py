@@ -60,7 +60,7 @@ _PROGRAMS = {
     "kueue_on_nodes": (*recipe.CLUSTER, "kueue"),
     "fake_nodes": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok"),
     "kueue": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok", "kueue"),
-    "apiserver": (*recipe.SERVER, *recipe.TOOLS),
+    "apiserver": (*private.to_build(), *recipe.TOOLS),
     "chart_cluster": (*recipe.CONTROL_PLANE, *recipe.TOOLS),
     "tools": recipe.TOOLS,
 }

@@ -86,7 +86,7 @@ def all_rows(parts: Sequence[Part], rows: list[Row]) -> bool:
 
 
 def check(base: str, rows: list[Row]) -> bool:
-    """Lint, then run as many needed tests as the rest of the budget allows."""
+    """Lint, then run the tests of the touched packages, and as many others as the rest of the budget allows."""
     began = time.monotonic()
     if not run(suites.lint(), rows):
         return False

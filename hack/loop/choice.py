@@ -1,4 +1,4 @@
-"""Choice: which test files a change needs, the nearest first, as many as fit into a budget of seconds.
+"""Choice: which test files a change needs. Those of the touched packages run, and others as far as a budget allows.
 
 A test needs to run when it imports a changed module, directly or through others. An import of everything (the command
 line) makes nearly every test depend on nearly every module: the order matters as much as the selection.
@@ -6,8 +6,9 @@ line) makes nearly every test depend on nearly every module: the order matters a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 
 UNKNOWN_SECONDS = 2.0
@@ -32,15 +33,19 @@ FOLDERS = (
     ("hack/local_cluster/", ("hack.local_cluster",)),
     ("hack/kind/", ("hack.local_cluster",)),
     ("hack/loop/", ("hack.loop",)),
-    ("tests/conftest.py", ("",)),
+)
+"""A path's beginning, and the folders of the tests that read such files, which no import shows. They are folders of
+`tests/`, or of one of its kinds."""
+
+WIDE = (
+    ("tests/conftest.py", ""),
     # Where mutants stand, and the tests that they name.
     *(
-        (root, ("hack.mutants",))
+        (root, "hack.mutants")
         for root in ("crds/", "operator/", "runtime/", "bench/", "envs/", "hack/chaos/", "tests/")
     ),
 )
-"""A path's beginning, and the folders of the tests that read such files, which no import shows. They are folders of
-`tests/`, or of one of its kinds; the empty name is all of them."""
+"""The same for tests that nearly every change needs, and that take long. The empty name is all of them."""
 
 MIRRORS = {
     "rljob_api": ("api",),
@@ -72,31 +77,35 @@ class Choice:
 
     run: tuple[str, ...]
     left: tuple[str, ...]
-    """Those that the change needs as well, and that the budget has no room for."""
+    """Those that the change needs as well, and that the budget has no room for. None of a touched package."""
 
 
 def choose(changed: Iterable[str], tree: Tree, seconds: Mapping[str, float], budget: float) -> Choice:
     """Choose files of unit tests for changed paths.
 
-    First come the tests of the touched packages, then those of what imports them, by the number of imports between.
+    The tests of the touched packages run whatever they take. Then come those of packages around them and those of what
+    imports them, by the number of imports between, as many as fit into the rest of the budget.
     ``seconds`` are those of a test file; ``budget`` is the sum that may be chosen.
     """
     paths = sorted(changed)
     touched = {name for path in paths if (name := module_of(path)) is not None}
     distances = _distances(touched, tree.importers)
     folders = {folder for path in paths for prefix, tests in FOLDERS if path.startswith(prefix) for folder in tests}
+    wide = {folder for path in paths for prefix, folder in WIDE if path.startswith(prefix)}
+    packages = _packages(touched, {_folder(test) for test in tree.units})
 
     def rank(test: str) -> tuple[int, float, float, str]:
-        own = test in touched or any(_mirrors(test, name) for name in touched) or any(_is_in(test, f) for f in folders)
-        return (0 if own else 1, distances.get(test, inf), seconds.get(test, UNKNOWN_SECONDS), test)
+        own = test in touched or _folder(test) in packages or any(_is_in(test, f) for f in folders)
+        near = any(_mirrors(test, name) for name in touched) or any(_is_in(test, f) for f in wide)
+        return (0 if own else 1 if near else 2, distances.get(test, inf), seconds.get(test, UNKNOWN_SECONDS), test)
 
     needed = sorted(rank(test) for test in tree.units)
     run: list[str] = []
     left: list[str] = []
-    for other, distance, cost, test in needed:
-        if other and distance == inf:
+    for nearness, distance, cost, test in needed:
+        if nearness == 2 and distance == inf:
             continue
-        fits = cost <= budget
+        fits = nearness == 0 or cost <= budget
         (run if fits else left).append(test)
         budget -= cost if fits else 0
     return Choice(tuple(run), tuple(left))
@@ -120,17 +129,30 @@ def about(package: str, tree: Tree) -> tuple[str, ...]:
     return tuple(sorted({test for module in modules for test in tree.importers[module]} & tree.tests))
 
 
-def _mirrors(test: str, module: str) -> bool:
-    """Say whether a test file stands in the folder that mirrors a module's package, or below it.
+def _folder(test: str) -> tuple[str, ...]:
+    """Return the folder of a test file, below its kind."""
+    return tuple(test.split(".")[2:-1])
+
+
+def _packages(modules: Iterable[str], folders: Collection[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Return the folders of tests of the modules' packages: of each the one that mirrors it, or the nearest above.
 
     A module that stands directly in its root has the tests that stand directly in that root's folder.
     """
+    found = set()
+    for module in modules:
+        root, *inner = module.split(".")
+        names = (*MIRRORS.get(root, ()), *inner) if root in MIRRORS else ()
+        mirrors = (names[:end] for end in range(len(names), 0, -1))
+        found |= set(islice((mirror for mirror in mirrors if mirror in folders), 1))
+    return found
+
+
+def _mirrors(test: str, module: str) -> bool:
+    """Say whether a test file stands below the folder that mirrors the outermost package of a module."""
     root, *inner = module.split(".")
-    if root not in MIRRORS:
-        return False
-    folder, mirror = tuple(test.split(".")[2:-1]), MIRRORS[root]
-    package = (*mirror, *inner[:1])
-    return folder[: len(package)] == package or (len(inner) == 1 and folder == mirror != ())
+    package = (*MIRRORS.get(root, ()), *inner[:1])
+    return root in MIRRORS and _folder(test)[: len(package)] == package
 
 
 def _is_in(test: str, folder: str) -> bool:

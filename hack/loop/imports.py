@@ -15,8 +15,8 @@ from .choice import Tree, module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("rljob_api", "rljob_bench", "rljob_env", "rljob_kube", "rljob_operator", "rljob_runtime")
-OTHER_KIND = re.compile(r"^pytestmark = .*\bmark\.(cluster|realnodes|engine|gpu)\b", re.MULTILINE)
-"""Matches a file without unit tests."""
+OTHER_KIND = re.compile(r"^pytestmark = \[?\s*[^#\n]*\bmark\.(cluster|realnodes|engine|gpu)\b", re.MULTILINE)
+"""Matches a file without unit tests: in a list with a line for each marker, the kind comes first."""
 CACHE = ROOT / "build" / "loop" / "imports"
 
 

@@ -16,7 +16,7 @@ from .imports import ROOT
 
 PARTS = ("cluster", "realnodes", "engine")
 """The markers of which a part of `make test` runs the tests."""
-_OF_A_PART = re.compile(rf"^pytestmark = [^#\n]*\bmark\.({'|'.join(PARTS)})\b", re.MULTILINE)
+_OF_A_PART = re.compile(rf"^pytestmark = \[?\s*[^#\n]*\bmark\.({'|'.join(PARTS)})\b", re.MULTILINE)
 
 
 @cache

@@ -67,12 +67,15 @@ def everything(environment: Mapping[str, str], every_row: bool = False) -> list[
 
 
 def package(tests: Sequence[str], environment: Mapping[str, str]) -> list[Part]:
-    """Return every row of every kind of some test files."""
+    """Return every row of every kind of some test files. Nothing is built for files without tests of clusters."""
     paths = [path_of(test) for test in tests]
+    clusters = [path for path in paths if path in (*marked.files("cluster"), *marked.files("realnodes"))]
+    engines = [path for path in paths if path in marked.files("engine")]
+    on_cluster = _pytest("cluster", "cluster or realnodes", clusters, True, True)
     return [
         unit(paths, every_row=True, may_be_empty=True),
-        *_with_cluster(environment, _pytest("cluster", "cluster or realnodes", paths, True, True)),
-        _pytest("engine", "engine and not (cluster or realnodes)", paths, True, True),
+        *(_with_cluster(environment, on_cluster) if clusters else []),
+        *([_pytest("engine", "engine and not (cluster or realnodes)", engines, True, True)] if engines else []),
     ]
 
 

@@ -21,7 +21,11 @@ from tests.support.e2e.life import (
     nothing_goes_back,
 )
 
-pytestmark = [pytest.mark.realnodes, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.realnodes,
+    pytest.mark.slow,  # in make test: tests/unit/operator/policies/lifecycle/test_drain.py
+    pytest.mark.timeout(1800),
+]
 
 JOB = "drained"
 GRACE_SECONDS = 75

@@ -173,7 +173,11 @@ def _count(event: dict[str, Any]) -> int:
 # --- the test ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", slow((12, 0), (50, 2)), ids=str)
+@pytest.mark.parametrize(
+    "length",
+    slow((12, 0), (50, 2)),  # in make test: tests/integration/operator/test_kueue.py
+    ids=str,
+)
 def test_two_jobs_share_one_and_a_half_quotas(
     kueue_on_nodes: Kubectl, real_nodes: Any, length: tuple[int, int]
 ) -> None:

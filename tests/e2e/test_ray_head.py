@@ -15,7 +15,11 @@ from rljob_api.constants import HEAD_CONTAINER as HEAD
 from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS
 from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
 
-pytestmark = [pytest.mark.realnodes, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.realnodes,
+    pytest.mark.slow,  # in make test: tests/integration/entrypoints/test_ray_head.py
+    pytest.mark.timeout(900),
+]
 
 JOB = "head"
 APART = "apart"

@@ -32,7 +32,7 @@ Event = Callable[[Kubectl, str, int], AbstractContextManager[None]]
 """Something happens to the leader, whose pod is named, among so many operators."""
 
 
-@pytest.mark.slow  # minutes
+@pytest.mark.slow  # in make test: tests/e2e/test_chaos.py
 def test_nodes_get_another_kubernetes_one_after_the_other(
     kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any, oldest_kubelet: str
 ) -> None:
@@ -111,7 +111,7 @@ def _killed(kubectl: Kubectl, leader: str, count: int) -> Iterator[None]:
 
 # One operator that is killed is a part of test_real_nodes.py, the upgrade from the first release of
 # tests/integration/charts.
-@pytest.mark.slow
+@pytest.mark.slow  # in make test: tests/integration/operator/test_api_faults.py
 @pytest.mark.parametrize(("event", "count"), [(_upgraded, 1), (_upgraded, 2), (_killed, 1), (_killed, 2)])
 def test_another_operator_takes_over(kubectl: Kubectl, minimal: dict[str, Any], event: Event, count: int) -> None:
     with _replicas(count):
@@ -123,7 +123,7 @@ def test_another_operator_takes_over(kubectl: Kubectl, minimal: dict[str, Any], 
     print(f"{event.__name__.strip('_')}, {count} operators: {told}")
 
 
-@pytest.mark.slow  # a further row
+@pytest.mark.slow  # in make test: tests/integration/operator/test_api_faults.py
 def test_the_leaders_node_is_cut_off(kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any) -> None:
     with _replicas(2):
         leader = _present_leader(kubectl)

@@ -36,8 +36,7 @@ class Minor:
     @property
     def programs(self) -> tuple[str, ...]:
         """What a test needs: a server, unless one is given, and kubectl and Helm of the same version."""
-        given = self.own and os.environ.get("KUBEBUILDER_ASSETS")
-        return recipe.TOOLS if given else (*recipe.SERVER, *recipe.TOOLS)
+        return (*(private.to_build() if self.own else recipe.SERVER), *recipe.TOOLS)
 
     def tools(self) -> Path:
         """The folder of kubectl and Helm, as this minor has them."""

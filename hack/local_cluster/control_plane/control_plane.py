@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hack.local_cluster import kube, process
+from hack.local_cluster.control_plane.pki import FRONT_PROXY
 from hack.local_cluster.settings import ClusterError
 
 
@@ -62,6 +63,12 @@ class ControlPlane:
             "--allow-privileged=true",
             # kube-proxy runs on the nodes alone: calls of webhooks and aggregated APIs go to a pod's own address.
             "--enable-aggregator-routing=true",
+            # An aggregated API that cannot know its caller is not available, and no namespace ends then.
+            f"--proxy-client-cert-file={pki / f'{FRONT_PROXY}.crt'}",
+            f"--proxy-client-key-file={pki / f'{FRONT_PROXY}.key'}",
+            *(f"--requestheader-client-ca-file={pki / 'ca.crt'}", f"--requestheader-allowed-names={FRONT_PROXY}"),
+            *("--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group"),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             f"--service-cluster-ip-range={self.service_cidr}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={pki / 'sa.pub'}",

@@ -30,6 +30,8 @@ ADMIN = User("admin", "admin", ("system:masters",))
 CONTROLLER_MANAGER = User("controller-manager", "system:kube-controller-manager")
 SCHEDULER = User("scheduler", "system:kube-scheduler")
 PROXY = User("kube-proxy", "system:kube-proxy")
+FRONT_PROXY = "front-proxy-client"
+"""The name under which the API server calls aggregated APIs for a user."""
 
 
 def node_user(name: str) -> User:
@@ -66,8 +68,8 @@ def _signed(folder: Path, name: str, subject: str, extensions: str) -> None:
 def create(folder: Path, addresses: Sequence[str]) -> None:
     """Create a CA and what it signs, all in ``folder``, readable by its owner only.
 
-    That is the API server's certificate for ``addresses``, its client certificate for kubelets, and the key that signs
-    service account tokens.
+    That is the API server's certificate for ``addresses``, its client certificates for kubelets and for aggregated
+    APIs, and the key that signs service account tokens.
     """
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     _private_key(folder / "ca.key")
@@ -84,6 +86,7 @@ def create(folder: Path, addresses: Sequence[str]) -> None:
         "/O=system:masters/CN=kube-apiserver-kubelet-client",
         "extendedKeyUsage=clientAuth",
     )
+    _signed(folder, FRONT_PROXY, f"/CN={FRONT_PROXY}", "extendedKeyUsage=clientAuth")
     _openssl("genrsa", "-out", folder / "sa.key", "2048")
     _openssl("rsa", "-in", folder / "sa.key", "-pubout", "-out", folder / "sa.pub")
 

@@ -87,16 +87,32 @@ def api_server(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _programs(controllers: bool, kubernetes: str | None) -> Path:
-    """Return the folder of etcd and kube-apiserver: ``$KUBEBUILDER_ASSETS`` (from `setup-envtest`), else the built one.
+def given() -> Path | None:
+    """Return ``$KUBEBUILDER_ASSETS``, the folder of etcd and kube-apiserver that `setup-envtest` makes; None without.
 
-    That folder has no controllers, and one version: it serves neither where those are requested nor where a minor is.
+    It has no controllers, and one version: it serves neither where those are requested nor where a minor is. Raises
+    ClusterError for a folder without the two.
     """
     assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if assets and not controllers and kubernetes is None:
-        if lacking := missing(Path(assets), recipe.SERVER):
-            raise ClusterError(f"KUBEBUILDER_ASSETS={assets} has no {' and no '.join(lacking)}")
-        return Path(assets).absolute()
+    if not assets:
+        return None
+    if lacking := missing(Path(assets), recipe.SERVER):
+        raise ClusterError(f"KUBEBUILDER_ASSETS={assets} has no {' and no '.join(lacking)}")
+    return Path(assets).absolute()
+
+
+def to_build() -> tuple[str, ...]:
+    """Return what is built for a server without controllers: nothing where a usable folder is given."""
+    with contextlib.suppress(ClusterError):  # the server's start says it
+        if given() is not None:
+            return ()
+    return recipe.SERVER
+
+
+def _programs(controllers: bool, kubernetes: str | None) -> Path:
+    """Return the folder of the programs that a server runs: the given one, else the built one."""
+    if not controllers and kubernetes is None and (assets := given()) is not None:
+        return assets
     return build.binaries(recipe.CONTROL_PLANE if controllers else recipe.SERVER, recipe.release(kubernetes))
 
 

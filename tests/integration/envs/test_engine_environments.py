@@ -9,7 +9,11 @@ import pytest
 from tests.support.envs.engine_site import Question, assert_trained_tokens_are_the_engines, play
 from tests.support.envs.packages import GYM, HANGMAN, echo_server, openenv_python, verifiers_python
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,  # in make test: tests/integration/envs/test_engine_clients.py
+    pytest.mark.timeout(1500),
+]
 
 ASKED = ({"role": "user", "content": "Say hello."},)
 TURNS = 3

@@ -13,7 +13,7 @@ import pytest
 from tests.support.envs.packages import echo_server, openenv_python, serving
 from tests.support.envs.site import RECORD, call, open_site, scripted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # in make test: tests/unit/envs/test_openenv.py
 
 SERVER = '''
 import random

@@ -9,7 +9,7 @@ import pytest
 from tests.support.envs.site import call, open_site, scripted
 from tests.support.virtual_env import virtual_env
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # in make test: tests/integration/envs/test_engine_clients.py
 
 SECONDS = 400.0
 AGENTS_SDK = '''

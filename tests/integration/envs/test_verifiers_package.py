@@ -22,7 +22,7 @@ from tests.support.envs.packages import GYM, HANGMAN, verifiers_python
 from tests.support.envs.site import RECORD, RUNNER_KEY, Site, open_site, scripted
 from tests.support.paths import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # in make test: tests/unit/envs/test_verifiers.py
 
 SECONDS = 400.0
 INHERITED = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -34,7 +34,7 @@ def cut_down(engine: str, rounds: int, prompts: int, responses: int) -> list[str
 
 # Its program is in tests/unit/envs/test_second_try_example.py, a job of programs in test_guide_job.py, and turns of
 # SmolLM2 through the gateway in tests/integration/envs/test_engine_clients.py.
-@pytest.mark.slow
+@pytest.mark.slow  # in make test: tests/integration/local/test_agents.py
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("engine", "rounds", "prompts", "responses"), [("Reference", 1, 2, 2), ("VLLM", 2, 2, 4)])

@@ -186,9 +186,9 @@ async def all_ready(server: Server, machines: int, without: Collection[str] = ()
 
 @pytest.mark.parametrize(
     ("nodes", "jobs"),
-    [pytest.param(10, 50, marks=pytest.mark.slow), pytest.param(130, 1000, marks=SLOW)],
+    [(6, 10), pytest.param(10, 50, marks=pytest.mark.slow), pytest.param(130, 1000, marks=SLOW)],
     indirect=["nodes"],
-    ids=["50", "1000"],
+    ids=["10", "50", "1000"],
 )
 async def test_many_jobs_cost_no_more_each_than_a_few(nodes: kwok.FakeNodes, jobs: int) -> None:
     (few, few_looks), (many, many_looks) = [await small_jobs(nodes, number) for number in (jobs // 10, jobs)]

@@ -9,7 +9,7 @@ from rljob_bench.relay_kill import Plan
 NO_NAMESPACES = netns.unavailable()
 
 
-@pytest.mark.slow  # a broadcast for each place
+@pytest.mark.slow  # in make test: tests/unit/relay/test_subprocess.py
 @pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
 def test_it_measures_every_place_with_and_without_power(monkeypatch):
     monkeypatch.setattr(relay_kill, "QUICK", Plan(nbytes=1 << 20, chunks=8, relays=2, moments=(0.5,)))

@@ -1,10 +1,12 @@
 """The private API server, as the tests of other packages use it."""
 
+import subprocess
+
 import pytest
 
 from hack.local_cluster import kube
 from hack.local_cluster.control_plane import pki
-from hack.local_cluster.private.apiserver import api_server
+from hack.local_cluster.private.apiserver import api_server, given
 from hack.local_cluster.process import Daemons
 from hack.local_cluster.programs import recipe
 
@@ -48,8 +50,21 @@ def test_refuses_who_has_no_token(apiserver, tmp_path):
         kube.Api(forged).get("/api/v1/namespaces")
 
 
-def test_is_of_the_version_that_the_recipe_names(apiserver):
-    assert apiserver.client().get("/version")["gitVersion"] == f"v{recipe.release().version}"
+def test_is_of_the_version_that_the_recipe_names_or_that_of_a_given_folder(apiserver):
+    wanted = f"v{recipe.release().version}"
+    if (assets := given()) is not None:
+        said = subprocess.run([assets / "kube-apiserver", "--version"], capture_output=True, text=True, check=True)
+        wanted = said.stdout.split()[-1]
+    assert apiserver.client().get("/version")["gitVersion"] == wanted
+
+
+def test_aggregated_apis_are_told_who_calls_for_a_user(apiserver):
+    path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+    kube.wait("what they check", 30, lambda: apiserver.client().find(path) is not None)
+    told = apiserver.client().get(path)["data"]
+    assert told["requestheader-allowed-names"] == f'["{pki.FRONT_PROXY}"]'
+    assert told["requestheader-username-headers"] == '["X-Remote-User"]'
+    assert told["requestheader-client-ca-file"] == told["client-ca-file"]
 
 
 def test_controllers_end_namespaces_and_rbac_limits_users(tmp_path):

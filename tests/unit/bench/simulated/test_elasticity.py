@@ -8,8 +8,8 @@ import pytest
 
 from rljob_bench.simulated.elasticity import QUICK, elasticity
 
-# A module of one bench, which plays for half a minute. Other benches have a row in `make test`.
-pytestmark = pytest.mark.slow
+# A module of one bench, which plays for half a minute.
+pytestmark = pytest.mark.slow  # in make test: tests/unit/operator/policies/scaling/test_autoscaler.py
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hack.loop import __main__ as loop
 from hack.loop import imports
 from hack.loop.choice import Choice, Tree, about, choose, module_of
+from hack.loop.parts import Part, Row
 
 WIRE, RELAY = "rljob_runtime.relay.network.wire", "rljob_runtime.relay.relay"
 FLEET, CLI = "rljob_runtime.coordinator.fleet.fleet", "rljob_runtime.cli"
@@ -39,7 +43,8 @@ TREE = Tree(
         (set(), ()),
         ({"Makefile"}, ()),
         ({"runtime/rljob_runtime/relay/network/wire.py"}, (T_WIRE, T_CHAIN, T_FLEET, T_CLI)),
-        ({"runtime/rljob_runtime/relay/relay.py"}, (T_WIRE, T_CHAIN, T_FLEET, T_CLI)),
+        # A package below the touched one is near, but not touched.
+        ({"runtime/rljob_runtime/relay/relay.py"}, (T_CHAIN, T_WIRE, T_FLEET, T_CLI)),
         ({"runtime/rljob_runtime/cli/__init__.py"}, (T_CLI,)),
         ({"tests/support/relay.py"}, (T_CHAIN,)),
         ({"tests/unit/relay/network/test_wire.py"}, (T_WIRE,)),
@@ -53,6 +58,8 @@ TREE = Tree(
             {"docs/concepts/weight-relay.md", "runtime/rljob_runtime/coordinator/fleet/fleet.py"},
             (T_FLEET, T_DOCS, T_CLI),
         ),
+        # A package without tests of its own has those of the one around it.
+        ({"runtime/rljob_runtime/coordinator/fleet/joining/plan.py"}, (T_FLEET,)),
         ({"tests/conftest.py"}, tuple(sorted(UNITS))),
     ],
     ids=lambda value: ", ".join(sorted(value)) if isinstance(value, set) else None,
@@ -68,13 +75,54 @@ def test_who_imports_what_changed_is_needed_the_nearest_first(changed: set[str],
         (60.0, (T_WIRE, T_CHAIN, T_FLEET), (T_CLI,)),
         # What is too long for the rest leaves its place to what follows.
         (20.0, (T_WIRE, T_CHAIN, T_CLI), (T_FLEET,)),
-        (4.0, (T_CHAIN,), (T_WIRE, T_FLEET, T_CLI)),
-        (0.0, (), (T_WIRE, T_CHAIN, T_FLEET, T_CLI)),
+        # The tests of the touched package run whatever is left.
+        (4.0, (T_WIRE,), (T_CHAIN, T_FLEET, T_CLI)),
+        (-100.0, (T_WIRE,), (T_CHAIN, T_FLEET, T_CLI)),
     ],
 )
 def test_what_does_not_fit_is_left(budget: float, run: tuple[str, ...], left: tuple[str, ...]) -> None:
     seconds = {T_WIRE: 5.0, T_FLEET: 50.0, T_CLI: 4.5}
     assert choose({"runtime/rljob_runtime/relay/network/wire.py"}, TREE, seconds, budget) == Choice(run, left)
+
+
+@pytest.mark.parametrize(
+    "changed", ["tests/unit/relay/test_chain.py", "docs/index.md", "runtime/rljob_runtime/cli/x.py"]
+)
+def test_what_changed_is_tested_whatever_it_takes(changed: str) -> None:
+    wanted = {"tests": T_CHAIN, "docs": T_DOCS, "runtime": T_CLI}[changed.partition("/")[0]]
+    assert choose({changed}, TREE, dict.fromkeys(UNITS, 1000.0), 90.0).run == (wanted,)
+
+
+def test_what_nearly_every_change_needs_is_chosen_as_the_budget_allows() -> None:
+    registry = "tests.unit.hack.mutants.test_registry"
+    tree = replace(TREE, units=UNITS | {registry})
+    changed, seconds = {"runtime/rljob_runtime/cli/x.py"}, {registry: 20.0, T_CLI: 15.0}
+    assert choose(changed, tree, seconds, 35.0) == Choice((T_CLI, registry), ())
+    assert choose(changed, tree, seconds, 34.0) == Choice((T_CLI,), (registry,))
+    assert choose({"tests/conftest.py"}, TREE, {}, 4.0).run == tuple(sorted(UNITS))[:2]
+
+
+def test_a_slow_lint_leaves_the_tests_of_the_touched_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[Part] = []
+    seconds = iter([0.0, 500.0])
+
+    def run(parts: list[Part], rows: list[Row]) -> bool:
+        ran.extend(parts)
+        return parts[0].name == "lint"
+
+    for name, value in {"run": run, "tree": lambda: TREE, "known": lambda part: {T_WIRE: 100.0}}.items():
+        monkeypatch.setattr(loop, name, value)
+    monkeypatch.setattr(loop, "changed", lambda base: {"runtime/rljob_runtime/relay/network/wire.py"})
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(seconds))
+    assert not loop.check("HEAD", []), "as its tests failed"
+    assert [part.name for part in ran] == ["lint", "unit"]
+    assert ran[-1].command[-1] == "tests/unit/relay/network/test_wire.py"
+    assert capsys.readouterr().out.splitlines() == [
+        "1 files differ from HEAD: 1 test files",
+        f"left to `make test`: 3 test files, {T_CHAIN}, {T_FLEET}, {T_CLI}",
+    ]
 
 
 @pytest.mark.parametrize(

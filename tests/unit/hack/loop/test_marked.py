@@ -16,6 +16,8 @@ def tree(tmp_path: Path) -> Path:
         "unit/test_b.py": "pytestmark = pytest.mark.cluster",
         "unit/test_c.py": "pytestmark = [pytest.mark.realnodes, pytest.mark.clusters]",
         "unit/test_d.py": "pytestmark = pytest.mark.slow  # no pytest.mark.engine\n@pytest.mark.engine\n",
+        "unit/test_e.py": "pytestmark = [\n    pytest.mark.engine,\n    pytest.mark.slow,  # why\n]",
+        "unit/test_f.py": "pytestmark = [\n    pytest.mark.slow,  # not mark.engine\n]",
         "e2e/conftest.py": "pytest.mark.cluster",
     }
     for name, text in texts.items():
@@ -27,12 +29,12 @@ def tree(tmp_path: Path) -> Path:
 def test_files_with_a_marker_name_it(tree: Path) -> None:
     assert marked.files("cluster", tree) == ("tests/unit/test_b.py",)
     assert marked.files("realnodes", tree) == ("tests/unit/test_c.py",)
-    assert marked.files("engine", tree) == ("tests/unit/test_d.py",)
+    assert marked.files("engine", tree) == tuple(f"tests/unit/test_{name}.py" for name in "def")
 
 
 def test_a_file_is_left_out_of_unit_tests_if_all_its_tests_have_a_part(tree: Path) -> None:
     found = [path.stem for path in sorted((tree / "tests/unit").iterdir()) if marked.is_of_a_part(path)]
-    assert found == ["test_b", "test_c"]
+    assert found == ["test_b", "test_c", "test_e"]
 
 
 @pytest.mark.parametrize(

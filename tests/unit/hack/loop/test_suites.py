@@ -9,7 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from hack.loop import order, seconds, suites
+from hack.loop.imports import path_of
 from hack.loop.parts import Part
+
+UNITS = "tests.unit.relay.network.test_wire"
+SERVER = "tests.integration.hack.local_cluster.test_apiserver"
+NODES = "tests.e2e.test_real_nodes"
+ENGINE = "tests.integration.envs.test_engine_clients"
 
 
 def names(parts: list[Part]) -> list[str]:
@@ -54,9 +60,28 @@ def test_every_row_runs_in_test_all_and_one_of_a_family_in_test() -> None:
     ],
 )
 def test_a_cluster_of_ones_own_needs_no_build(environment: dict[str, str], before: list[str]) -> None:
-    parts = suites.package(["tests.unit.relay.network.test_wire"], environment)
-    assert names(parts) == ["unit", *before, "cluster", "engine"]
-    assert ("KUBECONFIG=$(" in " ".join(parts[-2].command)) is (environment.get("CLUSTER") == "kind")
+    parts = suites.package([UNITS, SERVER], environment)
+    assert names(parts) == ["unit", *before, "cluster"]
+    assert ("KUBECONFIG=$(" in " ".join(parts[-1].command)) is (environment.get("CLUSTER") == "kind")
+
+
+@pytest.mark.parametrize(
+    ("tests", "parts"),
+    [
+        ((UNITS,), ["unit"]),
+        ((UNITS, ENGINE), ["unit", "engine"]),
+        ((UNITS, SERVER), ["unit", "cluster build", "cluster"]),
+        ((NODES,), ["unit", "cluster build", "cluster"]),
+        ((ENGINE, NODES, SERVER), ["unit", "cluster build", "cluster", "engine"]),
+    ],
+)
+def test_a_package_without_tests_of_clusters_builds_nothing(tests: tuple[str, ...], parts: list[str]) -> None:
+    found = suites.package(tests, {})
+    assert names(found) == parts
+    files = {part.name: [word for word in part.command if word.startswith("tests/")] for part in found}
+    assert files["unit"] == [path_of(test) for test in tests]
+    assert files.get("cluster", []) == [path_of(test) for test in tests if test in (SERVER, NODES)]
+    assert files.get("engine", []) == [path_of(test) for test in tests if test == ENGINE]
 
 
 def test_seconds_are_summed_by_file_and_the_last_run_here_counts(tmp_path: Path) -> None:
