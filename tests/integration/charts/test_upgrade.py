@@ -1,11 +1,8 @@
-"""From the first release to this one by real Helm under a running job, and no way down that would lose fields."""
+"""From the first release to this one by real Helm under a running job."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,40 +13,17 @@ from rljob_api import load
 from rljob_api.constants import COORDINATOR_FIELD_MANAGER, SCHEMA_REVISION, SCHEMA_REVISION_ANNOTATION
 from rljob_runtime.training.presets import parts_of
 from tests.support.charts.operator_process import operator_process, wait
-from tests.support.charts.tools import CHART, FIXTURES, Tools
-from tests.support.crd import until_established, until_of_this_release
+from tests.support.charts.releases import JOBS, SYSTEM, release
+from tests.support.charts.tools import CHART, Tools
+from tests.support.crd import FIRST_CHART, until_established, until_of_this_release
 from tests.support.paths import ROOT
 from tests.support.rows import slow
 
 pytestmark = pytest.mark.cluster
 
-SYSTEM, JOBS = "upgrade-system", "upgrade-jobs"
-OLD = FIXTURES / "rljob-0.1.0.tgz"
+NO_PODS = "--set=replicas=0"
 EXAMPLE = ROOT / "examples/minimal.yaml"
 OWNED = "pods,services,secrets,serviceaccounts,roles,rolebindings,leases,networkpolicies,poddisruptionbudgets"
-
-
-@pytest.fixture
-def jobs(server: Tools) -> Iterator[Tools]:
-    """A server with a namespace for jobs; what the test installs is removed after it."""
-    server.kubectl("create", "namespace", JOBS)
-    yield server
-    server.kubectl("delete", "rljobs", "--all", "-n", JOBS, check=False)
-    server.helm("uninstall", "rljob", "--namespace", SYSTEM, "--ignore-not-found")
-    server.remove_crd()
-    server.kubectl("delete", "namespace", JOBS, SYSTEM, "--ignore-not-found")
-
-
-def release(server: Tools, chart: Path, check: bool = True) -> str:
-    """`helm upgrade --install`; the operator's pod is a process of the test's."""
-    where = ("--namespace", SYSTEM, "--create-namespace")
-    return server.helm("upgrade", "--install", "rljob", str(chart), *where, "--set=replicas=0", check=check)
-
-
-def until_guarded(server: Tools) -> None:
-    """Until the policy refuses an older CRD. The server puts a new one into force a moment after it was created."""
-    trial = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", str(ROOT / "crds/rljob.yaml"))
-    wait("the policy in force", lambda: "installed CRD has schema revision" in server.kubectl(*trial, check=False))
 
 
 def uids(server: Tools) -> dict[str, str]:
@@ -98,7 +72,7 @@ def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
         found = (job().get("status") or {}).get("members") or []
         return {f"minimal-{one['machine']}-{one['incarnation']}" for one in found}
 
-    release(server, OLD)
+    release(server, FIRST_CHART, NO_PODS)
     until_established(server.kubectl)
     for example in (EXAMPLE, ROOT / "examples/code-rewards.yaml"):
         document = yaml.safe_load(example.read_text())
@@ -114,7 +88,7 @@ def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
     before, owned = job(), uids(server)
     assert len(owned) >= 11, owned
 
-    release(server, CHART)
+    release(server, CHART, NO_PODS)
     installed = server.json("crd", "rljobs.rljob.dev")["metadata"]["annotations"]
     assert installed[SCHEMA_REVISION_ANNOTATION] == str(SCHEMA_REVISION)
     until_of_this_release(server.kubectl)
@@ -183,12 +157,12 @@ def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools
     def apply(document: dict[str, Any], check: bool = True) -> str:
         return server.kubectl("-n", JOBS, "apply", *how, "-f", "-", stdin=json.dumps(document), check=check)
 
-    release(server, OLD)
+    release(server, FIRST_CHART, NO_PODS)
     until_established(server.kubectl)
     apply(with_fields(EARLIER, EARLIER_FUNCTION))
     before = server.json("rljob", "minimal", "-n", JOBS)["spec"]
 
-    release(server, CHART)
+    release(server, CHART, NO_PODS)
     until_of_this_release(server.kubectl)
     server.kubectl("-n", JOBS, "annotate", "rljob", "minimal", "upgraded=yes")
     stored = server.json("rljob", "minimal", "-n", JOBS)["spec"]
@@ -210,72 +184,3 @@ def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools
     parts = parts_of(load(edited).spec.algorithm)
     assert parts == parts_of(load(with_fields(PRESENT, PRESENT_FUNCTION)).spec.algorithm)
     assert not [name for parent, fields in EARLIER.items() for name in fields if name in edited["spec"][parent]]
-
-
-def newer(folder: Path) -> Path:
-    """This chart as a later release may have it: one field more, and so another schema revision."""
-    chart = folder / "rljob"
-    shutil.copytree(CHART, chart)
-    path = chart / "files/crd.yaml"
-    crd = yaml.safe_load(path.read_text())
-    crd["metadata"]["annotations"][SCHEMA_REVISION_ANNOTATION] = str(SCHEMA_REVISION + 1)
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    schema["properties"]["spec"]["properties"]["later"] = {"type": "string", "maxLength": 10}
-    path.write_text(yaml.safe_dump(crd, sort_keys=False))
-    return chart
-
-
-def test_chart_downgrade_that_would_lose_fields_is_refused(jobs: Tools, tmp_path: Path) -> None:
-    """An older chart, a rollback and an older CRD file are refused with both revisions and what to do, and the fields
-    stay. Without the policy's binding the server does as it is asked."""
-    server = jobs
-
-    def later() -> str | None:
-        """The field, after the object was written once more."""
-        server.kubectl("-n", JOBS, "annotate", "--overwrite", "rljob", "minimal", f"at={time.monotonic_ns()}")
-        return server.json("rljob", "minimal", "-n", JOBS)["spec"].get("later")
-
-    def refused(said: str, proposed: int) -> None:
-        assert f"the installed CRD has schema revision {SCHEMA_REVISION + 1}, this one has {proposed}" in said, said
-        assert f"Use a chart with revision {SCHEMA_REVISION + 1} or above" in said
-        assert "kubectl delete validatingadmissionpolicybinding downgrade.rljobs.rljob.dev" in said
-
-    release(server, CHART)
-    chart = newer(tmp_path)
-    release(server, chart)
-    until_established(server.kubectl)
-    until_guarded(server)
-    document = yaml.safe_load(EXAMPLE.read_text())
-    document["spec"]["later"] = "kept"
-    made = ("-n", JOBS, "apply", "-f", "-")
-    wait(
-        "a job with the new field", lambda: "created" in server.kubectl(*made, stdin=json.dumps(document), check=False)
-    )
-
-    deployment = server.json("deployment", "rljob", "-n", SYSTEM)
-    refused(release(server, CHART, check=False), SCHEMA_REVISION)
-    refused(release(server, OLD, check=False), 0)
-    refused(server.helm("rollback", "rljob", "1", "--namespace", SYSTEM, check=False), SCHEMA_REVISION)
-    for how in ((), ("--server-side", "--force-conflicts")):
-        refused(server.kubectl("apply", *how, "-f", str(ROOT / "crds/rljob.yaml"), check=False), SCHEMA_REVISION)
-    assert server.json("deployment", "rljob", "-n", SYSTEM)["spec"] == deployment["spec"]
-    assert later() == "kept"
-    release(server, chart)  # the release that failed is none in the way
-
-    server.kubectl("delete", "validatingadmissionpolicybinding", "downgrade.rljobs.rljob.dev")
-    # The server looks at bindings now and then. A release that comes too early is refused, and brings the binding back.
-    trial = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", str(ROOT / "crds/rljob.yaml"))
-    wait("the policy without its binding", lambda: "serverside-applied" in server.kubectl(*trial, check=False))
-    release(server, CHART)
-    wait("the schema without the field", lambda: later() is None)
-
-
-def test_chart_uninstalled_still_refuses_an_older_one(jobs: Tools, tmp_path: Path) -> None:
-    """The CRD stays with its jobs, and so does what guards it; another release under the name takes both over."""
-    server = jobs
-    chart = newer(tmp_path)
-    release(server, chart)
-    until_guarded(server)
-    server.helm("uninstall", "rljob", "--namespace", SYSTEM)
-    assert f"has schema revision {SCHEMA_REVISION + 1}" in release(server, CHART, check=False)
-    release(server, chart)
