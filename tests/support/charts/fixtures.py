@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hack.local_cluster.private import apiserver as private
+from hack.local_cluster.private import kwok
 from hack.local_cluster.programs import tools as packaged
 from tests.support.charts.releases import JOBS, SYSTEM
 from tests.support.charts.tools import Tools
@@ -22,6 +23,13 @@ def chart_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[private.
     """An API server with controllers and no nodes. Not the suite's shared one, because tests here delete the CRD."""
     with private.api_server(tmp_path_factory.mktemp("chart"), controllers=True) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def chart_nodes(chart_cluster: private.Server) -> Iterator[kwok.FakeNodes]:
+    """Nodes of that server for the tests of one file. No others expect the pods of a release to run."""
+    with kwok.fake_nodes(chart_cluster, 2) as nodes:
+        yield nodes
 
 
 @pytest.fixture(scope="session")
