@@ -62,6 +62,7 @@ _PROGRAMS = {
     "kueue": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok", "kueue"),
     "apiserver": (*private.to_build(), *recipe.TOOLS),
     "chart_cluster": (*recipe.CONTROL_PLANE, *recipe.TOOLS),
+    "chart_nodes": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok"),
     "tools": recipe.TOOLS,
 }
 """What has to be built for a fixture."""

@@ -22,7 +22,7 @@ class Trainer(Model):
     accelerators_per_replica: int = Field(default=0, ge=0, le=64)
     """Accelerators of each pod. 0: train on CPUs."""
     accelerator: Accelerator | None = None
-    """How trainer pods get them, if it differs from spec.accelerator."""
+    """How trainer pods get accelerators, if it differs from spec.accelerator."""
     template: PodTemplate = PodTemplate()
     """Changes to the trainer's pods."""
 
@@ -61,31 +61,32 @@ class Rollout(Model):
     machines: int = Field(ge=1, le=1024)
     """Number of machines; what `kubectl scale` writes."""
     min_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Fewest machines with which the job is Ready, and continues when others fail too often. Absent: `machines`. Below
-    maxMachines, the operator chooses between the two, starting with `machines`."""
+    """Fewest machines with which the job is Ready, and continues when others fail too often. Absent: `machines`. Where
+    it is below maxMachines, the operator chooses a number between the two, starting with `machines`."""
     max_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Largest value of `machines`, by `kubectl scale` too, and the operator's largest choice. Absent: `machines`, and
-    no bound for its value."""
+    """Most machines: the upper bound of `machines`, by `kubectl scale` too, and of the operator's choice. Absent:
+    `machines` has no upper bound, and the operator chooses no more than its value."""
     accelerators_per_machine: int = Field(default=0, ge=0, le=64)
     """Accelerators of each machine. 0: generate on CPUs."""
     accelerator: Accelerator | None = None
-    """How rollout pods get them, if it differs from spec.accelerator."""
+    """How rollout pods get accelerators, if it differs from spec.accelerator."""
     slots_per_machine: Annotated[int | None, Field(ge=1, le=64)] = None
     """For machines without accelerators: number of engines, or ranks of an engine, each with one thread. Absent: 1."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
-    """Accelerators of one replica; with a choice of sizes, in the first rounds."""
+    """Accelerators of one replica, on CPUs its slots. With allowedTensorParallelSizes: those of the first rounds."""
     allowed_tensor_parallel_sizes: Annotated[
         tuple[Annotated[int, Field(ge=1, le=64)], ...] | None, Field(min_length=1, max_length=8)
     ] = None
-    """Sizes to choose from, separately for short and long rounds. More preemptions than the round before choose the
-    next larger size, none in four rounds the next smaller one. Each divides acceleratorsPerMachine and the model's
-    heads, and is a multiple of the smallest. Absent: always tensorParallelSize."""
+    """Tensor-parallel sizes to choose from, separately for short and long rounds. A round with more preemptions than
+    the one before is followed by the next larger size, four rounds without any by the next smaller one. Each size
+    divides acceleratorsPerMachine and the model's heads, and is a multiple of the smallest. Absent: always
+    tensorParallelSize."""
     engine: Engine = Field(default=Engine.VLLM)
     """VLLM, or Reference: a small engine in plain PyTorch for tests and for machines without vLLM."""
     engine_options: EngineOptions = EngineOptions()
-    """Settings of the engine."""
+    """Settings of the engine: concurrent requests and memory."""
     template: PodTemplate = PodTemplate()
-    """Changes to the rollout pods."""
+    """Changes and additions to the pods of rollout machines."""
 
     @property
     def smallest(self) -> int:

@@ -87,6 +87,10 @@ def test_it_stays_so_where_the_server_fills_in_the_rest_and_others_write(server:
     [
         ("rljob", ["One elastic RL post-training run", "spec", "status"]),
         ("rljob.spec", ["Desired state", "rollout", "The rollout machines", "Updates after which the job is complete"]),
+        (
+            "rljob.spec.rollout",
+            ["A machine is one pod", "How rollout pods get accelerators", "-required-"],
+        ),
         ("rljob.spec.rollout.machines", ["what `kubectl scale` writes", "<integer>"]),
         ("rljob.spec.algorithm", ["Group relative policy optimisation", "learningRate", "AdamW's step size"]),
         ("rljob.spec.rewards.kind", ["math-verify"]),

@@ -1,55 +1,33 @@
-"""From the first release to this one by real Helm under a running job, and no way down that would lose fields."""
+"""From the first release to this one by real Helm under a running job."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from hack.local_cluster.private.kwok import FakeNodes
 from rljob_api import load
-from rljob_api.constants import COORDINATOR_FIELD_MANAGER, SCHEMA_REVISION, SCHEMA_REVISION_ANNOTATION
+from rljob_api.constants import SCHEMA_REVISION, SCHEMA_REVISION_ANNOTATION
 from rljob_runtime.training.presets import parts_of
 from tests.support.charts.operator_process import operator_process, wait
-from tests.support.charts.tools import CHART, FIXTURES, Tools
-from tests.support.crd import until_established, until_of_this_release
+from tests.support.charts.releases import JOBS, SYSTEM, release
+from tests.support.charts.tools import CHART, Tools
+from tests.support.crd import FIRST_CHART, until_established, until_of_this_release
+from tests.support.operator.fake_life import RUNNING
+from tests.support.operator.harness import condition
+from tests.support.operator.stand_in_coordinator import StandInCoordinators
 from tests.support.paths import ROOT
 from tests.support.rows import slow
 
 pytestmark = pytest.mark.cluster
 
-SYSTEM, JOBS = "upgrade-system", "upgrade-jobs"
-OLD = FIXTURES / "rljob-0.1.0.tgz"
+NO_PODS = "--set=replicas=0"
 EXAMPLE = ROOT / "examples/minimal.yaml"
 OWNED = "pods,services,secrets,serviceaccounts,roles,rolebindings,leases,networkpolicies,poddisruptionbudgets"
-
-
-@pytest.fixture
-def jobs(server: Tools) -> Iterator[Tools]:
-    """A server with a namespace for jobs; what the test installs is removed after it."""
-    server.kubectl("create", "namespace", JOBS)
-    yield server
-    server.kubectl("delete", "rljobs", "--all", "-n", JOBS, check=False)
-    server.helm("uninstall", "rljob", "--namespace", SYSTEM, "--ignore-not-found")
-    server.remove_crd()
-    server.kubectl("delete", "namespace", JOBS, SYSTEM, "--ignore-not-found")
-
-
-def release(server: Tools, chart: Path, check: bool = True) -> str:
-    """`helm upgrade --install`; the operator's pod is a process of the test's."""
-    where = ("--namespace", SYSTEM, "--create-namespace")
-    return server.helm("upgrade", "--install", "rljob", str(chart), *where, "--set=replicas=0", check=check)
-
-
-def until_guarded(server: Tools) -> None:
-    """Until the policy refuses an older CRD. The server puts a new one into force a moment after it was created."""
-    trial = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", str(ROOT / "crds/rljob.yaml"))
-    wait("the policy in force", lambda: "installed CRD has schema revision" in server.kubectl(*trial, check=False))
 
 
 def uids(server: Tools) -> dict[str, str]:
@@ -62,87 +40,102 @@ def uids(server: Tools) -> dict[str, str]:
     }
 
 
-def pods(server: Tools) -> dict[str, dict[str, Any]]:
+def pods(server: Tools) -> set[str]:
     items = json.loads(server.kubectl("-n", JOBS, "get", "pods", "-o", "json"))["items"]
-    return {item["metadata"]["name"]: item for item in items if "deletionTimestamp" not in item["metadata"]}
+    return {item["metadata"]["name"] for item in items if "deletionTimestamp" not in item["metadata"]}
 
 
-def start_pods(server: Tools) -> None:
-    """The kubelets' part: every pod runs and is ready."""
-    for number, name in enumerate(pods(server), 1):
-        ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
-        status = {"phase": "Running", "podIP": f"10.9.0.{number}", "conditions": ready}
-        patch = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
-        server.kubectl("-n", JOBS, "patch", "pod", name, *patch)
+def operator_pods(server: Tools) -> list[str]:
+    """The uids of the operator's own pods, which the release's Deployment has."""
+    items = json.loads(server.kubectl("-n", SYSTEM, "get", "pods", "-o", "json"))["items"]
+    return [item["metadata"]["uid"] for item in items if "deletionTimestamp" not in item["metadata"]]
 
 
-def report(server: Tools, round_: int) -> None:
-    """The coordinator's part."""
-    head = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "minimal"}}
-    body = {**head, "status": {"runtime": {"term": 1, "event": round_, "round": round_, "stage": "Generating"}}}
-    how = ("--server-side", f"--field-manager={COORDINATOR_FIELD_MANAGER}", "--subresource=status", "--validate=false")
-    server.kubectl("-n", JOBS, "apply", *how, "-f", "-", stdin=json.dumps(body))
+def test_chart_upgrade_under_a_running_job(jobs: Tools, chart_nodes: FakeNodes, tmp_path: Path) -> None:
+    """The chart of the old release, then the new one, each until its Deployment is ready. The job keeps its pods,
+    objects, spec and status, and its rounds go on. What is stored is valid under the new schema. The operator goes on
+    with it.
 
-
-def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
-    """The chart of the old release, then the new one. The job keeps its pods, objects, spec and status. What is stored
-    is valid under the new schema. The operator goes on with it.
-
-    The operator is this checkout's under both charts. Objects that the old one made: `test_first_release.py`."""
+    kwok stands in for the kubelets, so the operator's own pod computes nothing: beside it, this checkout's operator is
+    a process, under both charts. Objects that the old one made: `test_first_release.py`."""
     server = jobs
 
-    def job() -> dict[str, Any]:
-        return server.json("rljob", "minimal", "-n", JOBS)
+    def job(name: str = "minimal") -> dict[str, Any]:
+        return server.json("rljob", name, "-n", JOBS)
 
     def members() -> set[str]:
         found = (job().get("status") or {}).get("members") or []
         return {f"minimal-{one['machine']}-{one['incarnation']}" for one in found}
 
-    release(server, OLD)
+    def running(machines: int) -> bool:
+        status = job().get("status") or {}
+        return status.get("rollout", {}).get("ready") == machines and condition(job(), "Ready") == RUNNING
+
+    def round_() -> int:
+        found: int = job()["status"]["runtime"]["round"]
+        return found
+
+    release(server, FIRST_CHART, "--wait")
     until_established(server.kubectl)
     for example in (EXAMPLE, ROOT / "examples/code-rewards.yaml"):
         document = yaml.safe_load(example.read_text())
         document["spec"]["suspend"] = example is not EXAMPLE
         document["spec"].pop("samples", None)  # unknown to the earlier release
         server.kubectl("-n", JOBS, "apply", "--server-side", "-f", "-", stdin=json.dumps(document))
-    with operator_process(server, SYSTEM, tmp_path):
-        wait("pods of every role", lambda: len(pods(server)) == 3)
-        start_pods(server)
-        report(server, 4)
-        wait("members", lambda: members() == set(pods(server)))
-        wait("a ready rollout machine", lambda: job()["status"]["rollout"].get("ready") == 1)
-    before, owned = job(), uids(server)
-    assert len(owned) >= 11, owned
+    with StandInCoordinators(chart_nodes.server.kubeconfig, JOBS) as coordinators:
+        with operator_process(server, SYSTEM, tmp_path):
+            wait("a job that runs", lambda: running(1))
+            wait("members", lambda: members() == pods(server))
+            wait("rounds", lambda: round_() > 1)
+        before, owned, operators = job(), uids(server), operator_pods(server)
+        other = job("code-rewards")
+        assert len(owned) >= 11, owned
+        assert len(members()) == 3
 
-    release(server, CHART)
-    installed = server.json("crd", "rljobs.rljob.dev")["metadata"]["annotations"]
-    assert installed[SCHEMA_REVISION_ANNOTATION] == str(SCHEMA_REVISION)
-    until_of_this_release(server.kubectl)
-    upgraded = job()
-    for part in ("metadata", "status"):
-        assert upgraded[part] == before[part], "an upgrade of the CRD writes no job"
-    assert load(upgraded).spec == load(before).spec, "fields that are new show their defaults, and nothing else changes"
-    for name in ("minimal", "code-rewards"):
-        stored = server.json("rljob", name, "-n", JOBS)
-        load(stored)
-        server.kubectl("-n", JOBS, "replace", "--dry-run=server", "-f", "-", stdin=json.dumps(stored))
-        server.kubectl("-n", JOBS, "annotate", "rljob", name, "upgraded=yes")
-        assert server.json("rljob", name, "-n", JOBS)["spec"] == stored["spec"], "written again, nothing is dropped"
-        assert server.json("rljob", name, "-n", JOBS)["status"] == stored["status"]
+        reached = round_()
+        release(server, CHART, "--wait", "--set=image=rljob/operator:next")
+        installed = server.json("crd", "rljobs.rljob.dev")["metadata"]["annotations"]
+        assert installed[SCHEMA_REVISION_ANNOTATION] == str(SCHEMA_REVISION)
+        until_of_this_release(server.kubectl)
+        assert len(operator_pods(server)) == 1
+        assert operator_pods(server) != operators, "the new release's operator replaced the old one's"
+        upgraded = job()
+        assert uids(server) == owned
+        for part in ("metadata", "status"):
+            assert job("code-rewards")[part] == other[part], "an upgrade of the CRD writes no job"
+        assert status_of_operator(upgraded) == status_of_operator(before)
+        assert load(upgraded).spec == load(before).spec, (
+            "fields that are new show their defaults, and nothing else changes"
+        )
+        wait("rounds under the new schema, without an operator", lambda: round_() > reached)
+        for name in ("minimal", "code-rewards"):
+            stored = job(name)
+            load(stored)
+            stored["metadata"].pop("resourceVersion")  # the coordinator writes meanwhile
+            server.kubectl("-n", JOBS, "replace", "--dry-run=server", "-f", "-", stdin=json.dumps(stored))
+            server.kubectl("-n", JOBS, "annotate", "rljob", name, "upgraded=yes")
+            assert job(name)["spec"] == stored["spec"], "written again, nothing is dropped"
+            assert status_of_operator(job(name)) == status_of_operator(stored)
 
-    with operator_process(server, SYSTEM, tmp_path):
-        server.kubectl("-n", JOBS, "scale", "rljob/minimal", "--replicas=2")
-        wait("the next operator's machine", lambda: "minimal-rollout-1-1" in pods(server))
-        report(server, 5)
-        wait("the new member", lambda: "minimal-rollout-1-1" in members())
+        with operator_process(server, SYSTEM, tmp_path):
+            server.kubectl("-n", JOBS, "scale", "rljob/minimal", "--replicas=2")
+            wait("the next operator's machine", lambda: running(2))
+            wait("the new member", lambda: members() == pods(server))
+            reached = round_()
+            wait("rounds with both", lambda: round_() > reached)
+    assert coordinators.stall == []
     after = job()
     assert {name: uid for name, uid in uids(server).items() if name in owned} == owned, "same pods, same objects"
     assert set(uids(server)) - set(owned) == {"Pod/minimal-rollout-1-1"}
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["spec"] == {**upgraded["spec"], "rollout": {**before["spec"]["rollout"], "machines": 2}}
-    assert after["status"]["runtime"]["round"] == 5
     assert after["status"]["startTime"] == before["status"]["startTime"]
     assert after["status"].get("replacements") == before["status"].get("replacements"), "nothing was lost or replaced"
+
+
+def status_of_operator(job: dict[str, Any]) -> dict[str, Any]:
+    """The status without the part that the coordinator writes."""
+    return {name: value for name, value in job["status"].items() if name != "runtime"}
 
 
 EARLIER: dict[str, dict[str, Any]] = {
@@ -183,12 +176,12 @@ def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools
     def apply(document: dict[str, Any], check: bool = True) -> str:
         return server.kubectl("-n", JOBS, "apply", *how, "-f", "-", stdin=json.dumps(document), check=check)
 
-    release(server, OLD)
+    release(server, FIRST_CHART, NO_PODS)
     until_established(server.kubectl)
     apply(with_fields(EARLIER, EARLIER_FUNCTION))
     before = server.json("rljob", "minimal", "-n", JOBS)["spec"]
 
-    release(server, CHART)
+    release(server, CHART, NO_PODS)
     until_of_this_release(server.kubectl)
     server.kubectl("-n", JOBS, "annotate", "rljob", "minimal", "upgraded=yes")
     stored = server.json("rljob", "minimal", "-n", JOBS)["spec"]
@@ -210,72 +203,3 @@ def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools
     parts = parts_of(load(edited).spec.algorithm)
     assert parts == parts_of(load(with_fields(PRESENT, PRESENT_FUNCTION)).spec.algorithm)
     assert not [name for parent, fields in EARLIER.items() for name in fields if name in edited["spec"][parent]]
-
-
-def newer(folder: Path) -> Path:
-    """This chart as a later release may have it: one field more, and so another schema revision."""
-    chart = folder / "rljob"
-    shutil.copytree(CHART, chart)
-    path = chart / "files/crd.yaml"
-    crd = yaml.safe_load(path.read_text())
-    crd["metadata"]["annotations"][SCHEMA_REVISION_ANNOTATION] = str(SCHEMA_REVISION + 1)
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    schema["properties"]["spec"]["properties"]["later"] = {"type": "string", "maxLength": 10}
-    path.write_text(yaml.safe_dump(crd, sort_keys=False))
-    return chart
-
-
-def test_chart_downgrade_that_would_lose_fields_is_refused(jobs: Tools, tmp_path: Path) -> None:
-    """An older chart, a rollback and an older CRD file are refused with both revisions and what to do, and the fields
-    stay. Without the policy's binding the server does as it is asked."""
-    server = jobs
-
-    def later() -> str | None:
-        """The field, after the object was written once more."""
-        server.kubectl("-n", JOBS, "annotate", "--overwrite", "rljob", "minimal", f"at={time.monotonic_ns()}")
-        return server.json("rljob", "minimal", "-n", JOBS)["spec"].get("later")
-
-    def refused(said: str, proposed: int) -> None:
-        assert f"the installed CRD has schema revision {SCHEMA_REVISION + 1}, this one has {proposed}" in said, said
-        assert f"Use a chart with revision {SCHEMA_REVISION + 1} or above" in said
-        assert "kubectl delete validatingadmissionpolicybinding downgrade.rljobs.rljob.dev" in said
-
-    release(server, CHART)
-    chart = newer(tmp_path)
-    release(server, chart)
-    until_established(server.kubectl)
-    until_guarded(server)
-    document = yaml.safe_load(EXAMPLE.read_text())
-    document["spec"]["later"] = "kept"
-    made = ("-n", JOBS, "apply", "-f", "-")
-    wait(
-        "a job with the new field", lambda: "created" in server.kubectl(*made, stdin=json.dumps(document), check=False)
-    )
-
-    deployment = server.json("deployment", "rljob", "-n", SYSTEM)
-    refused(release(server, CHART, check=False), SCHEMA_REVISION)
-    refused(release(server, OLD, check=False), 0)
-    refused(server.helm("rollback", "rljob", "1", "--namespace", SYSTEM, check=False), SCHEMA_REVISION)
-    for how in ((), ("--server-side", "--force-conflicts")):
-        refused(server.kubectl("apply", *how, "-f", str(ROOT / "crds/rljob.yaml"), check=False), SCHEMA_REVISION)
-    assert server.json("deployment", "rljob", "-n", SYSTEM)["spec"] == deployment["spec"]
-    assert later() == "kept"
-    release(server, chart)  # the release that failed is none in the way
-
-    server.kubectl("delete", "validatingadmissionpolicybinding", "downgrade.rljobs.rljob.dev")
-    # The server looks at bindings now and then. A release that comes too early is refused, and brings the binding back.
-    trial = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", str(ROOT / "crds/rljob.yaml"))
-    wait("the policy without its binding", lambda: "serverside-applied" in server.kubectl(*trial, check=False))
-    release(server, CHART)
-    wait("the schema without the field", lambda: later() is None)
-
-
-def test_chart_uninstalled_still_refuses_an_older_one(jobs: Tools, tmp_path: Path) -> None:
-    """The CRD stays with its jobs, and so does what guards it; another release under the name takes both over."""
-    server = jobs
-    chart = newer(tmp_path)
-    release(server, chart)
-    until_guarded(server)
-    server.helm("uninstall", "rljob", "--namespace", SYSTEM)
-    assert f"has schema revision {SCHEMA_REVISION + 1}" in release(server, CHART, check=False)
-    release(server, chart)

@@ -16,7 +16,6 @@ import yaml
 from tests.support.paths import ROOT
 
 CHART = ROOT / "charts/rljob"
-FIXTURES = ROOT / "tests/integration/charts/fixtures"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 

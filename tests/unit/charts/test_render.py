@@ -109,9 +109,13 @@ def test_chart_version_is_the_package_version() -> None:
     assert chart["version"] == chart["appVersion"]
 
 
-def test_chart_carries_the_projects_crd() -> None:
-    copy, original = CHART / "files/crd.yaml", ROOT / "crds/rljob.yaml"
-    assert copy.read_bytes() == original.read_bytes(), f"cp {original.relative_to(ROOT)} {copy.relative_to(ROOT)}"
+@pytest.mark.parametrize(
+    ("copy", "original"),
+    [("files/crd.yaml", "crds/rljob.yaml"), ("files/downgrade-policy.yaml", "crds/downgrade-policy.yaml")],
+)
+def test_chart_carries_the_projects_crd_and_its_policy(copy: str, original: str) -> None:
+    same = (CHART / copy).read_bytes() == (ROOT / original).read_bytes()
+    assert same, f"cp {original} {(CHART / copy).relative_to(ROOT)}"
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.34.0", "1.36.3-gke.100", "1.38.0"])
@@ -120,6 +124,14 @@ def test_chart_crd_is_rendered_unchanged(tools: Tools, version: str) -> None:
     keep = {"helm.sh/resource-policy": "keep"}
     assert rendered["metadata"]["annotations"] == original["metadata"]["annotations"] | keep
     assert rendered["spec"] == original["spec"]
+
+
+def test_chart_policy_is_rendered_unchanged(tools: Tools) -> None:
+    documents = tools.template()
+    for original in yaml.safe_load_all((ROOT / "crds/downgrade-policy.yaml").read_text()):
+        rendered = one(documents, original["kind"])
+        assert rendered["metadata"]["name"] == original["metadata"]["name"]
+        assert rendered["spec"] == original["spec"]
 
 
 @pytest.mark.parametrize("version", ["1.20.2", "1.29.14-eks-abcdef"])

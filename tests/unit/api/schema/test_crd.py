@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api.__main__ import render
+from rljob_api.__main__ import CRD, POLICY, render
 from rljob_api.constants import SCHEMA_REVISION, SCHEMA_REVISION_ANNOTATION
 from rljob_api.schema.crd import COLUMNS, crd
+from rljob_api.schema.downgrade import downgrade_policy
 from tests.support.paths import ROOT
 
 VERSION = crd()["spec"]["versions"][0]
@@ -34,13 +35,16 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 NODES = dict(nodes(SCHEMA))
 
 
-def test_the_checked_in_file_is_fresh() -> None:
-    assert (ROOT / "crds/rljob.yaml").read_text() == render(), "run: python -m rljob_api > crds/rljob.yaml"
+@pytest.mark.parametrize(("what", "file"), [(CRD, "crds/rljob.yaml"), (POLICY, "crds/downgrade-policy.yaml")])
+def test_the_checked_in_file_is_fresh(what: str, file: str) -> None:
+    assert (ROOT / file).read_text() == render(what), f"run: python -m rljob_api {what} > {file}"
 
 
-def test_the_command_prints_it() -> None:
-    done = subprocess.run([sys.executable, "-m", "rljob_api"], capture_output=True, text=True, check=True)
-    assert yaml.safe_load(done.stdout) == crd()
+@pytest.mark.parametrize(("arguments", "printed"), [((), [crd()]), ((CRD,), [crd()]), ((POLICY,), downgrade_policy())])
+def test_the_command_prints_it(arguments: tuple[str, ...], printed: list[dict[str, Any]]) -> None:
+    command = [sys.executable, "-m", "rljob_api", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert list(yaml.safe_load_all(done.stdout)) == printed
 
 
 FIELDS = {
