@@ -16,6 +16,13 @@ EPISODE_LOANS = "tests/simulation/test_episodes.py"
 
 MUTANTS = (
     Mutant(
+        name="a round without a sample displaces one with samples",
+        target="rljob_runtime.perf_model.observed_speed:newest_speeds",
+        before="speed.stretches",
+        after="True",
+        tests=(f"{OBSERVED_SPEED}::test_a_fit_considers_the_newest_rounds_with_samples",),
+    ),
+    Mutant(
         name="a simulated engine knows no priorities",
         target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._queue",
         before="one.priority > sequence.priority",
