@@ -192,13 +192,6 @@ MUTANTS = (
         tests=(f"{COURSE}::test_places_that_are_taken_end_a_response",),
     ),
     Mutant(
-        name="a play goes on with a response that lost its place",
-        target="rljob_runtime.scheduling.adaptive_tp.tail:_Race._end",
-        before="self._stop(other, position, now)",
-        after="pass",
-        tests=(f"{TAIL}::test_responses_of_other_machines_win_places",),
-    ),
-    Mutant(
         name="a played switch takes no time",
         target="rljob_runtime.scheduling.adaptive_tp.tail:play",
         before="race.now + seconds",
