@@ -18,10 +18,15 @@ from rljob_kube.errors import ApiError
 from rljob_kube.manifests.metadata import Annotated
 from rljob_kube.resources import ROLE, Json
 from rljob_operator.policies.base.names import account
-from rljob_operator.policies.status.seal import annotated, describe_forgery, digest, foreign, operator_part, sealed
-
-TOLD_SECONDS = 3600.0
-"""Seconds for which Degraded reports a forged status."""
+from rljob_operator.policies.status.seal import (
+    annotated,
+    describe_forgery,
+    digest,
+    foreign,
+    is_reported,
+    operator_part,
+    sealed,
+)
 
 
 class SealBroken(Exception):
@@ -129,7 +134,7 @@ class Seals:
     def alarm(self, uid: str) -> str | None:
         """Describe a recent forgery; None without one."""
         when, message = self._alarms.get(uid, (0.0, ""))
-        if message and self._clock() - when > TOLD_SECONDS:
+        if message and not is_reported(self._clock() - when):
             self._alarms.pop(uid, None)
         return message if uid in self._alarms else None
 

@@ -1,4 +1,4 @@
-"""Watch: kopf's event handlers, which mark jobs in the work queue. No decision is made here.
+"""Watch: kopf's event handlers, which mark jobs in the work queue. `policies.event_filter` decides what matters.
 
 `on.event` handlers write nothing to the objects. Timers, daemons and create or update handlers would add finalizers and
 annotations.
@@ -15,21 +15,38 @@ import kopf
 
 from rljob_api.constants import GROUP, LABEL_ENVIRONMENTS_OF, LABEL_JOB, PLURAL, VERSION
 from rljob_kube.connection import Connection
-from rljob_operator.event_filter import (
-    START_FAILURE_DELAY_SECONDS,
-    ChangeFilter,
+from rljob_operator.kopf_login import KopfLogin
+from rljob_operator.metrics import Metrics
+from rljob_operator.policies.event_filter import (
     deployment_signature,
     job_signature,
     pod_signature,
     pod_start_failure,
     runner_pod_used,
     runner_start_failure,
+    wake_delay,
 )
-from rljob_operator.kopf_login import KopfLogin
-from rljob_operator.metrics import Metrics
 from rljob_operator.readers.deployment_lister import DeploymentLister
 from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.readers.observer import MANAGED, Key, PodLister
+
+
+class ChangeFilter:
+    """Memory of the last signature of each watched object."""
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, Hashable] = {}
+
+    def changed(self, key: Hashable, signature: Hashable) -> bool:
+        """Tell whether the signature differs from the last one. A new object counts as None."""
+        if self._last.get(key) == signature:
+            return False
+        self._last[key] = signature
+        return True
+
+    def forget(self, key: Hashable) -> None:
+        """Drop a deleted object."""
+        self._last.pop(key, None)
 
 
 class WatchHandlers:
@@ -91,7 +108,7 @@ class WatchHandlers:
             return
         self._wake("pods", identity, pod_signature(body), key)
         if self._relevance.changed((*identity, "plight"), pod_start_failure(body)):
-            self._mark(key, START_FAILURE_DELAY_SECONDS)
+            self._mark(key, wake_delay(reported_only=True))
 
     def _runner_event(self, kind: str | None, body: Any, job: str) -> None:
         """Handle a pod of runners: why it does not start, and whether it is used. Their Deployment counts them."""
@@ -107,7 +124,7 @@ class WatchHandlers:
             self._relevance.forget((*identity, "used"))
         self._metrics.events_seen.labels("pods", str(failing or used).lower()).inc()
         if failing or used:
-            self._mark(key, 0.0 if used else START_FAILURE_DELAY_SECONDS)
+            self._mark(key, wake_delay(reported_only=not used))
 
     def deployment_event(self, kind: str | None, body: Any) -> None:
         """Handle a Deployment of runners that was listed, added, modified or deleted."""

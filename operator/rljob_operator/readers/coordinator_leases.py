@@ -1,11 +1,11 @@
-"""Coordinator leases: which coordinators have stopped renewing the Lease of their job."""
+"""Coordinator leases: reads the Leases of all jobs. `policies.failure.coordinator_leases` decides who is silent."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 
 from rljob_api.constants import COORDINATOR_LEASE_SECONDS
@@ -13,42 +13,10 @@ from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE, Json
 from rljob_operator.policies.base.observation import Silence
+from rljob_operator.policies.failure.coordinator_leases import ObservedLease, merged
 from rljob_operator.readers.observer import MANAGED, Key, check_regularly
 
 _logger = logging.getLogger(__name__)
-
-RETURN_DURATIONS = 3
-"""Durations of a Lease in which a coordinator returns that could not renew: it starts Ray's head again first."""
-
-
-@dataclass(frozen=True)
-class _ObservedLease:
-    """Newest observed state of a Lease, and for how long it has not changed."""
-
-    version: int
-    renewed: str
-    holder: str
-    duration: float
-    unchanged: float = 0.0
-    confirmed: bool = False
-    """A read from etcd shows no newer state."""
-    unread: bool = False
-    """It looked expired, and the read from etcd failed."""
-    renewing: bool = False
-    """It has been observed to change since this monitor began or an outage ended."""
-
-    @property
-    def limit(self) -> float:
-        """Return for how many seconds it may stay unchanged."""
-        return self.duration * (1 if self.renewing else RETURN_DURATIONS)
-
-    @property
-    def doubtful(self) -> bool:
-        return bool(self.holder) and self.unchanged > self.duration
-
-    @property
-    def silent(self) -> bool:
-        return self.doubtful and self.confirmed and self.unchanged > self.limit
 
 
 class CoordinatorLeaseMonitor:
@@ -85,7 +53,7 @@ class CoordinatorLeaseMonitor:
         self._interval = interval
         self._gate = asyncio.Semaphore(parallel)
         self._clock = clock
-        self._observed: dict[Key, _ObservedLease] = {}
+        self._observed: dict[Key, ObservedLease] = {}
         self._listed: dict[str | None, float] = {}
         """When each namespace was listed last."""
         self._failed: set[str | None] = set()
@@ -94,9 +62,7 @@ class CoordinatorLeaseMonitor:
     def silence(self, key: Key) -> Silence | None:
         """Return the silence of a job's coordinator, if its Lease has expired."""
         lease = self._observed.get(key)
-        if lease is None or not lease.silent:
-            return None
-        return Silence(lease.holder, lease.unchanged - lease.limit)
+        return None if lease is None else lease.silence
 
     def forget(self, key: Key) -> None:
         """Forget the Lease of a job that is gone: another one may have its name."""
@@ -130,14 +96,14 @@ class CoordinatorLeaseMonitor:
         before = {} if outage else known
         for key in known:
             del self._observed[key]
-        self._observed |= {key: _merged(before.get(key), lease, passed) for key, lease in listed.items()}
+        self._observed |= {key: merged(before.get(key), lease, passed) for key, lease in listed.items()}
         doubtful = [key for key in listed if self._observed[key].doubtful]
         await asyncio.gather(*map(self._confirm, doubtful))
         for key in doubtful:
-            if self.silence(key) is not None and not (key in before and before[key].silent):
+            if self.silence(key) is not None and not (key in before and before[key].silence is not None):
                 self._wake(key)
 
-    async def _list(self, namespace: str | None) -> tuple[dict[Key, _ObservedLease], float, bool]:
+    async def _list(self, namespace: str | None) -> tuple[dict[Key, ObservedLease], float, bool]:
         """Return the Leases of a namespace, the time of their list, and whether an outage came before it."""
         began, last = self._clock(), self._listed.get(namespace)
         listed = await self._read(namespace, cached=last is not None and namespace not in self._failed)
@@ -148,7 +114,7 @@ class CoordinatorLeaseMonitor:
             listed = await self._read(namespace, cached=False)
         return listed, now, outage
 
-    async def _read(self, namespace: str | None, cached: bool) -> dict[Key, _ObservedLease]:
+    async def _read(self, namespace: str | None, cached: bool) -> dict[Key, ObservedLease]:
         oldest = ANY_VERSION if cached else None
         return dict(await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=oldest))
 
@@ -172,39 +138,20 @@ class CoordinatorLeaseMonitor:
             self.forget(key)
             return
         read = _observed(item)
-        lease = read if known.unread or self._clock() - began > self._interval else _merged(known, read, 0.0)
+        lease = read if known.unread or self._clock() - began > self._interval else merged(known, read, 0.0)
         self._observed[key] = replace(lease, confirmed=lease.doubtful)
 
 
-def _keyed(item: Json) -> tuple[Key, _ObservedLease]:
+def _keyed(item: Json) -> tuple[Key, ObservedLease]:
     return (item["metadata"]["namespace"], item["metadata"]["name"]), _observed(item)
 
 
-def _observed(item: Json) -> _ObservedLease:
+def _observed(item: Json) -> ObservedLease:
     """Parse a Lease."""
     spec, version = item.get("spec") or {}, item["metadata"].get("resourceVersion") or ""
-    return _ObservedLease(
+    return ObservedLease(
         int(version) if version.isdigit() else 0,
         spec.get("renewTime") or "",
         spec.get("holderIdentity") or "",
         float(spec.get("leaseDurationSeconds") or COORDINATOR_LEASE_SECONDS),
     )
-
-
-def _merged(known: _ObservedLease | None, read: _ObservedLease, passed: float) -> _ObservedLease:
-    """Merge a Lease that was read again `passed` seconds later.
-
-    A cache may show an older state than the known one.
-    """
-    if known is None:
-        return read
-    if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):
-        newer = max(known, read, key=lambda one: one.version)
-        return replace(
-            newer,
-            unchanged=known.unchanged + passed,
-            confirmed=known.confirmed,
-            unread=known.unread,
-            renewing=known.renewing,
-        )
-    return replace(read, renewing=True)

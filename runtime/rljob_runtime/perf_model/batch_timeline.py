@@ -1,11 +1,13 @@
 """Batch timeline: when the responses of an engine end, which gain a token per step together.
 
-Between two ends the batch is constant, so a timeline costs one event per response. Times are seconds from now.
+Between two ends the batch is constant, so a timeline costs one event per response. Times are seconds from now. In a
+race, the engines' responses compete for the places of their groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 Decode = Callable[[int, float, float], float]
@@ -15,10 +17,19 @@ Decode = Callable[[int, float, float], float]
 class BatchTimeline:
     """The runs of an engine from `start` on.
 
-    `steps`: of each run, from `start` to its end, ascending. `contexts`: tokens of each run in the KV cache.
+    `steps`: of each run, from `start` to its end, ascending. `contexts`: tokens of each run in the KV cache. `groups`:
+    of each run in a race.
     """
 
-    def __init__(self, steps: Sequence[float], contexts: Sequence[int], decode: Decode, start: float) -> None:
+    def __init__(
+        self,
+        steps: Sequence[float],
+        contexts: Sequence[int],
+        decode: Decode,
+        start: float,
+        groups: Sequence[int] = (),
+    ) -> None:
+        self.groups = groups
         self.due = inf
         """Time at which the next run ends."""
         self.next_run = 0
@@ -64,3 +75,36 @@ class BatchTimeline:
         else:
             steps = max(0.0, self._steps[self.next_run] - self.made)
             self.due = self._now + max(0.0, self._decode(self._running, self._context, steps))
+
+
+def race_ends(
+    engines: Sequence[BatchTimeline], missing: list[int]
+) -> Iterator[tuple[float, int, int, list[tuple[int, int]] | None]]:
+    """Go on from end to end of engines whose runs race for the places of their groups.
+
+    `missing`: free places by group, which are counted down; empty if every run goes on to its end. Yields the time, the
+    engine and the index of each run that ends. Where it completes its group, the group's other runs stop: those that
+    were active are yielded too, else None."""
+    runs_of: list[list[tuple[int, int]]] = [[] for _ in missing]
+    for number, engine in enumerate(engines if missing else ()):
+        for place, group in enumerate(engine.groups):
+            runs_of[group].append((number, place))
+    due = [(engine.due, number) for number, engine in enumerate(engines)]
+    heapq.heapify(due)
+    while due and due[0][0] < inf:
+        now, number = due[0]
+        engine = engines[number]
+        if now != engine.due:
+            heapq.heappop(due)
+            continue
+        place, lost = engine.next_run, None
+        engine.stop(place, now)
+        if missing:
+            group = engine.groups[place]
+            missing[group] -= 1
+            if missing[group] == 0:
+                lost = [run for run in runs_of[group] if engines[run[0]].stop(run[1], now)]
+        heapq.heapreplace(due, (engine.due, number))
+        for other in {other for other, _ in lost} if lost else ():
+            heapq.heappush(due, (engines[other].due, other))
+        yield now, number, place, lost

@@ -99,6 +99,17 @@ def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
     return tuple(SpeedSample.joined(bins[key]) for key in sorted(bins))
 
 
+ROUNDS_KEPT = 4
+"""Number of earlier rounds whose samples a fit considers."""
+
+
+def newest_speeds(past: tuple[Speed, ...], speed: Speed) -> tuple[Speed, ...]:
+    """Return the speeds of the earlier rounds that a fit considers, now that the round of `speed` is one of them.
+
+    A round without a sample displaces none."""
+    return (*past, speed)[-ROUNDS_KEPT:] if speed.stretches else past
+
+
 DISPLACED = 2.0
 """Factor between batches within which a sample of a round displaces one of a profile."""
 

@@ -39,6 +39,7 @@ from rljob_runtime.scheduling.round_plan import (
     RoundPlan,
 )
 from rljob_runtime.scheduling.round_samples import Race, Sample, SampleState
+from rljob_runtime.scheduling.trainability import untrainable_reason
 
 _UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
 
@@ -83,10 +84,10 @@ class Round:
                 if kept.generated:
                     self._move(key, sample.racing_state)
         for prompt in prompts:
-            samples = (self._samples[key] for key in self._keys[prompt])
-            failed = next((one for one in samples if one.failures > self.plan.rules.max_failures), None)
-            if failed is not None:
-                self._drop(prompt, failed.failure)
+            samples = [self._samples[key] for key in self._keys[prompt]]
+            failure = untrainable_reason(samples, self.plan.rules.max_failures)
+            if failure is not None:
+                self._drop(prompt, failure)
             else:
                 self._judge(prompt)
         for source in dict.fromkeys(prompt.source for prompt in prompts):
@@ -240,8 +241,8 @@ class Round:
         sample.failures += int(failure.counts) if sample.state is SampleState.LOST else failure.failures(most)
         sample.failure = failure.reason
         sample.generated = False
-        if sample.failures > most:
-            self.filter(key.prompt, failure.reason)
+        if (reason := untrainable_reason((sample,), most)) is not None:
+            self.filter(key.prompt, reason)
         elif sample.state is not SampleState.LOST:
             self._races[key.prompt.source].full.discard(key.prompt)
             self._race_again(key.prompt)
@@ -295,19 +296,19 @@ class Round:
         """Update the group of a response that took a place or received its reward.
 
         `_decide_race` updates the other groups."""
-        places, shape = self.places(prompt), self.plan.shape
-        if len(places) < shape.group_size:
+        places, rules = self.places(prompt), self.plan.rules
+        if len(places) < self.plan.shape.group_size:
             return
-        rewards = {self._samples[key].reward for key in places}
-        if self.plan.rules.drop_equal and len(rewards) == 1 and None not in rewards:
-            self._drop(prompt, EQUAL_REWARDS)
+        kept = [self._samples[key] for key in places]
+        if (reason := untrainable_reason(kept, rules.max_failures, rules.drop_equal)) is not None:
+            self._drop(prompt, reason)
             return
         race = self._races[prompt.source]
         if prompt not in race.full and race.is_won:
             return
         race.full.add(prompt)
         self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
-        if None not in rewards and prompt not in self._complete_prompts:
+        if prompt not in self._complete_prompts and all(one.reward is not None for one in kept):
             self._complete_prompts.add(prompt)
             self._newly_complete.append(prompt)
 

@@ -1,11 +1,31 @@
-"""Trainability: when a job fails because its groups cannot be trained on, and why. Both modes use this rule."""
+"""Trainability: which groups cannot be trained on, and when a job fails for it. Both modes use these rules."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
 
 from rljob_api.status import Finished, FinishedOutcome
 from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, EQUAL_REWARDS
+
+
+class Judged(Protocol):
+    """A response of a group: how often its reward failed, why it did last, and its reward, if it has one."""
+
+    failures: int
+    failure: str
+    reward: float | None
+
+
+def untrainable_reason(responses: Collection[Judged], max_failures: int, drop_equal: bool = False) -> str | None:
+    """Return why a group of these responses is filtered; None if it is trained on, or may be.
+
+    `drop_equal`: whether equal rewards filter it. Responses that are expected may have another reward."""
+    for one in responses:
+        if one.failures > max_failures:
+            return one.failure
+    rewards = {one.reward for one in responses}
+    return EQUAL_REWARDS if drop_equal and len(rewards) == 1 and None not in rewards else None
 
 
 def untrainable_end(reasons: Collection[str], permitted: int = 0) -> Finished | None:

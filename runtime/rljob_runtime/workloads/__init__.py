@@ -1,7 +1,7 @@
 """Workloads: PolyTrace's traces, read and replayed, and generators fitted to them."""
 
 from rljob_runtime.workloads.catalog import names, open_workload, parameters
-from rljob_runtime.workloads.errors import BadRow, Findings, TraceError
+from rljob_runtime.workloads.errors import Findings, TraceError
 from rljob_runtime.workloads.generator import Generator
 from rljob_runtime.workloads.parameters import WorkloadParameters
 from rljob_runtime.workloads.replay import RecordedToolLatencies, Replay
@@ -9,7 +9,6 @@ from rljob_runtime.workloads.trace import Step, Trace, read_steps, read_trace, s
 from rljob_runtime.workloads.workload import Batch, Prompt, Response, ToolCall, Turn, Workload, batch
 
 __all__ = [
-    "BadRow",
     "Batch",
     "Findings",
     "Generator",

@@ -10,18 +10,6 @@ class TraceError(ValueError):
     """A trace or a generator's parameters cannot be used. The message names the place and what would be right."""
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """An unusable row; lines count from 1."""
-
-    path: Path
-    line: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}"
-
-
 @dataclass
 class Findings:
     """A reader's findings: skipped rows and remarks.
@@ -30,10 +18,12 @@ class Findings:
     is a decision of the caller."""
 
     skip_bad: bool = False
-    bad: list[BadRow] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+    """Each with its file, its line from 1 and what is wrong."""
     notes: list[str] = field(default_factory=list)
 
-    def refuse(self, row: BadRow) -> None:
+    def refuse(self, path: Path, line: int, reason: str) -> None:
+        fault = f"{path}:{line}: {reason}"
         if not self.skip_bad:
-            raise TraceError(str(row))
-        self.bad.append(row)
+            raise TraceError(fault)
+        self.bad.append(fault)

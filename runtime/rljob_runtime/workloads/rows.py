@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rljob_runtime.workloads.errors import BadRow, Findings, TraceError
+from rljob_runtime.workloads.errors import Findings, TraceError
 
 MAX_TOKENS = 10_000_000
 """A longer sequence is an invalid row."""
@@ -139,13 +139,13 @@ def read_rows(path: Path, model: type[AnyRow], findings: Findings) -> Iterator[t
                 try:
                     row = model.model_validate_json(raw)
                 except ValidationError as error:
-                    findings.refuse(BadRow(path, line, explain(error)))
+                    findings.refuse(path, line, explain(error))
                     continue
                 yield line, row
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from error
     if empty:
-        findings.refuse(BadRow(path, 1, "the file holds no rows; one JSON object a line would be right"))
+        findings.refuse(path, 1, "the file holds no rows; one JSON object a line would be right")
 
 
 def explain(error: ValidationError) -> str:

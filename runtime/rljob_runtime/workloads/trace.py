@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rljob_runtime.workloads.errors import BadRow, Findings, TraceError
+from rljob_runtime.workloads.errors import Findings, TraceError
 from rljob_runtime.workloads.rows import FilterRow, LengthsRow, MultiTurnRow, RewardTimingRow, read_rows
 from rljob_runtime.workloads.workload import Prompt, Response, ToolCall, Turn
 
@@ -156,7 +156,7 @@ class _Filter:
             reason = (
                 f"field prompt_count is {self.row.prompt_count}: {rows}, as the step has training rows, would be right"
             )
-            findings.refuse(BadRow(self.path, self.line, reason))
+            findings.refuse(self.path, self.line, reason)
             return tuple(prompts)
         kept = set(self.row.kept_prompt_indices)
         return tuple(replace(prompt, kept=prompt.index in kept) for prompt in prompts)
@@ -168,7 +168,7 @@ def _read_filter(files: _Files, findings: Findings) -> dict[int, _Filter]:
         return filters
     for line, row in read_rows(files.filter, FilterRow, findings):
         if row.workload_step in filters:
-            findings.refuse(BadRow(files.filter, line, f"workload_step {row.workload_step} was there before"))
+            findings.refuse(files.filter, line, f"workload_step {row.workload_step} was there before")
         elif row.workload_step in files.lengths:
             filters[row.workload_step] = _Filter(files.filter, line, row)
         else:
@@ -183,9 +183,9 @@ def _read_rewards(path: Path, number: int, findings: Findings) -> dict[int, floa
         if row.validation:
             continue
         if row.step != number:
-            findings.refuse(BadRow(path, line, _wrong_step(row.step, number)))
+            findings.refuse(path, line, _wrong_step(row.step, number))
         elif row.dp_rank in seconds:
-            findings.refuse(BadRow(path, line, f"dp_rank {row.dp_rank} was there before"))
+            findings.refuse(path, line, f"dp_rank {row.dp_rank} was there before")
         else:
             seconds[row.dp_rank] = row.reward_time_s / row.batch_size
     return seconds
@@ -207,9 +207,9 @@ def _read_lengths(
             continue
         place = (row.dp_rank, row.local_index)
         if row.step != number:
-            findings.refuse(BadRow(path, line, _wrong_step(row.step, number)))
+            findings.refuse(path, line, _wrong_step(row.step, number))
         elif place in places:
-            findings.refuse(BadRow(path, line, f"dp_rank {place[0]}, local_index {place[1]} was there before"))
+            findings.refuse(path, line, f"dp_rank {place[0]}, local_index {place[1]} was there before")
         else:
             places.add(place)
             responses = tuple(Response((Turn(_generated(tokens)),), seconds.get(row.dp_rank)) for tokens in row.output)
@@ -226,13 +226,13 @@ def _read_multi_turn(path: Path, number: int, findings: Findings) -> tuple[Promp
         identity, length = row.prompt_group_id, lengths.get(row.prompt_group_id, row.prompt_len)
         group = groups.get(identity, {})
         if row.step != number:
-            findings.refuse(BadRow(path, line, _wrong_step(row.step, number)))
+            findings.refuse(path, line, _wrong_step(row.step, number))
         elif row.prompt_len != length:
             reason = f"field prompt_len is {row.prompt_len}: {length}, as in the rest of its group, would be right"
-            findings.refuse(BadRow(path, line, reason))
+            findings.refuse(path, line, reason)
         elif row.sample_id in group:
             reason = f"prompt_group_id {identity}, sample_id {row.sample_id} was there before"
-            findings.refuse(BadRow(path, line, reason))
+            findings.refuse(path, line, reason)
         else:
             lengths[identity] = length
             groups[identity] = {**group, row.sample_id: _response(row)}

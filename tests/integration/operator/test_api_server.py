@@ -10,8 +10,8 @@ import pytest
 
 from rljob_kube.connection import Connection
 from rljob_kube.resources import LEASE, POD, RLJOB, SECRET, SERVICE
-from rljob_operator.event_filter import job_signature, pod_signature
 from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.event_filter import job_signature, pod_signature
 from tests.support.operator.harness import (
     FaultyKube,
     Server,

@@ -17,7 +17,7 @@ from rljob_api.spec.resources import Relay, Store
 from rljob_api.spec.rewards import DEFAULT_PARALLELISM, RewardRange, RewardTimeout
 from rljob_api.spec.training import Repack, TailBatching
 from rljob_api.status import Role
-from rljob_operator import app, seals, workqueue
+from rljob_operator import app, workqueue
 from rljob_operator.__main__ import parser
 from rljob_operator.health import Limits
 from rljob_operator.policies import refusal
@@ -27,6 +27,7 @@ from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.lifecycle import eviction
 from rljob_operator.policies.pods import devices
 from rljob_operator.policies.scaling import autoscaler, parallelism_planner
+from rljob_operator.policies.status import seal
 from rljob_runtime.coordinator.control_plane import lease
 from rljob_runtime.coordinator.core import settings
 from rljob_runtime.coordinator.store import connection, opening, store
@@ -90,7 +91,7 @@ FIGURES = [
     ("operator.md", f"{eviction.END_SECONDS} s, as `terminationGracePeriodSeconds`"),
     ("operator.md", f"a step back rests on {WORDS[autoscaler.TURN]} rounds, others on {WORDS[autoscaler.UPDATES]}"),
     ("operator.md", f"is above {logprob_agreement.LARGEST_MISMATCH} a token"),
-    ("install.md", "for an hour" if seals.TOLD_SECONDS == 3600 else f"for {seals.TOLD_SECONDS:g} s"),
+    ("install.md", "for an hour" if seal.REPORTED_SECONDS == 3600 else f"for {seal.REPORTED_SECONDS:g} s"),
     (
         "troubleshooting.md",
         f"then after {', '.join(f'{BACK_OFF.initial_seconds * 2**n:g}' for n in range(3))} … seconds",

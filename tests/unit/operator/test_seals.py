@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from rljob_operator.policies.status.seal import ANNOTATION, digest, foreign, operator_part
-from rljob_operator.seals import TOLD_SECONDS, Forgery, SealBroken, Seals
+from rljob_operator.policies.status.seal import ANNOTATION, REPORTED_SECONDS, digest, foreign, operator_part
+from rljob_operator.seals import Forgery, SealBroken, Seals
 from tests.support.examples import examples
 from tests.support.operator.roles import UID, Json, Roles
 
@@ -125,7 +125,7 @@ async def test_a_forgery_is_told_for_a_while() -> None:
     told = book.alarm(UID)
     assert told is not None
     assert "status.accepted, status.target" in told
-    now += TOLD_SECONDS
+    now += REPORTED_SECONDS
     assert book.alarm(UID) == told
     now += 1
     assert book.alarm(UID) is None

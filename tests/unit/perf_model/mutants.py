@@ -10,11 +10,37 @@ ENGINE_MODEL = (
 
 IDLE = "tests/unit/scheduling/adaptive_tp/test_idle_profile.py"
 
+BATCH_TIMELINE = "tests/unit/perf_model/test_batch_timeline.py"
 OBSERVED_SPEED = "tests/unit/perf_model/test_observed_speed.py"
 OUTSIDE = "tests/unit/perf_model/test_outside_time.py"
 EPISODE_LOANS = "tests/simulation/test_episodes.py"
 
 MUTANTS = (
+    Mutant(
+        name="what lost its race is expected to run on",
+        target="rljob_runtime.perf_model.batch_timeline:race_ends",
+        before="engines[run[0]].stop(run[1], now)",
+        after="True",
+        tests=(
+            "tests/unit/scheduling/lending/test_gain.py::test_a_response_that_lost_its_race_slows_no_other_down",
+            "tests/unit/scheduling/adaptive_tp/test_tail.py::test_responses_of_other_machines_win_places",
+            f"{BATCH_TIMELINE}::test_the_first_runs_take_the_places_and_the_others_stop",
+        ),
+    ),
+    Mutant(
+        name="a run that lost is expected where it was before",
+        target="rljob_runtime.perf_model.batch_timeline:race_ends",
+        before="now != engine.due",
+        after="False",
+        tests=(f"{BATCH_TIMELINE}::test_the_first_runs_take_the_places_and_the_others_stop",),
+    ),
+    Mutant(
+        name="a round without a sample displaces one with samples",
+        target="rljob_runtime.perf_model.observed_speed:newest_speeds",
+        before="speed.stretches",
+        after="True",
+        tests=(f"{OBSERVED_SPEED}::test_a_fit_considers_the_newest_rounds_with_samples",),
+    ),
     Mutant(
         name="a simulated engine knows no priorities",
         target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._queue",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.perf_model.batch_timeline import BatchTimeline
+from rljob_runtime.perf_model.batch_timeline import BatchTimeline, race_ends
 
 STEPS = st.lists(st.integers(1, 50).map(float), max_size=8).map(sorted)
 
@@ -55,3 +55,33 @@ def test_a_run_that_has_stopped_stops_once_and_makes_the_others_faster():
     assert timeline.stop(1, 5.0)
     assert not timeline.stop(1, 6.0)
     assert timeline.due == pytest.approx(5.0 + decode(1, 0, 10))
+
+
+def constant(batch: int, context: float, steps: float) -> float:
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("missing", "ends", "left"),
+    [
+        pytest.param(
+            [2, 1], [(2.0, 1, 0, None), (3.0, 0, 0, []), (5.0, 1, 1, [(0, 1), (1, 2)])], [0, 0], id="two groups"
+        ),
+        pytest.param([1, 1], [(2.0, 1, 0, [(0, 1), (1, 1), (1, 2)]), (3.0, 0, 0, [])], [0, 0], id="one place each"),
+        pytest.param(
+            [0, 1], [(2.0, 1, 0, None), (3.0, 0, 0, []), (5.0, 1, 1, None)], [-2, 0], id="a group had all its places"
+        ),
+        pytest.param([], [(2.0, 1, 0, None), (3.0, 0, 0, None), (5.0, 1, 1, None)], [], id="no race"),
+    ],
+)
+def test_the_first_runs_take_the_places_and_the_others_stop(missing, ends, left):
+    """Runs of group 0 end at 2, 5, 7 and 9 s, the one of group 1 at 3 s."""
+    engines = [
+        BatchTimeline([3.0, 7.0], [0, 0], constant, 0.0, [1, 0]),
+        BatchTimeline([2.0, 5.0, 9.0], [0, 0, 0], constant, 0.0, [0, 0, 0]),
+    ]
+    found = race_ends(engines, missing)
+    assert [next(found) for _ in ends] == ends
+    assert missing == left
+    if left == [0, 0]:
+        assert next(found, None) is None

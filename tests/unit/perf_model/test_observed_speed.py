@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rljob_runtime.perf_model.hardware import H800
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_32B
-from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, fit_latency, slowdown
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, fit_latency, newest_speeds, slowdown
 from rljob_runtime.perf_model.roofline import roofline
 
 
@@ -134,3 +134,19 @@ def test_what_is_stored_reads_back():
     speed = seen(roofline(QWEN2_5_7B, H800), Random(3))
     assert Speed.from_json(speed.to_json()) == speed
     assert Speed.from_json(Speed().to_json()) == Speed()
+
+
+ROUNDS = tuple(Speed(stretches=(SpeedSample(steps, 1.0, 1.0, 1.0),)) for steps in (1, 2, 3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("past", "speed", "kept"),
+    [
+        pytest.param((), ROUNDS[0], ROUNDS[:1], id="the first round"),
+        pytest.param(ROUNDS[:3], ROUNDS[3], ROUNDS[:4], id="a fourth round"),
+        pytest.param(ROUNDS[:4], ROUNDS[4], ROUNDS[1:], id="a fifth round displaces the oldest"),
+        pytest.param(ROUNDS[:4], Speed(), ROUNDS[:4], id="a round without a sample displaces none"),
+    ],
+)
+def test_a_fit_considers_the_newest_rounds_with_samples(past, speed, kept):
+    assert newest_speeds(past, speed) == kept

@@ -11,6 +11,8 @@ NEXT_ROUND = (
 
 EVALUATION = "tests/unit/scheduling/test_evaluation.py"
 
+TRAINABILITY = "tests/unit/scheduling/test_trainability.py"
+
 LAYOUT_SWITCH = "tests/unit/scheduling/layouts/test_layout_switch.py"
 
 MUTANTS = (
@@ -123,9 +125,23 @@ MUTANTS = (
     Mutant(
         name="groups of equal rewards take places",
         target="rljob_runtime.scheduling.round:Round._judge",
-        before="self.plan.rules.drop_equal and len(rewards) == 1 and None not in rewards",
+        before="rules.drop_equal",
         after="False",
         tests=(ROUND,),
+    ),
+    Mutant(
+        name="a group is filtered for the rewards that have arrived",
+        target="rljob_runtime.scheduling.trainability:untrainable_reason",
+        before="drop_equal and len(rewards) == 1 and None not in rewards",
+        after="drop_equal and len(rewards - {None}) == 1",
+        tests=(f"{TRAINABILITY}::test_a_group_is_filtered_by_its_failures_and_rewards",),
+    ),
+    Mutant(
+        name="a group is filtered at the last permitted failure",
+        target="rljob_runtime.scheduling.trainability:untrainable_reason",
+        before="one.failures > max_failures",
+        after="one.failures >= max_failures",
+        tests=(f"{TRAINABILITY}::test_a_group_is_filtered_by_its_failures_and_rewards",),
     ),
     Mutant(
         name="a lost response whose text failed has no other try",

@@ -103,7 +103,7 @@ def test_bad_lengths(name: str, tmp_path: Path) -> None:
     findings = Findings(skip_bad=True)
     (step,) = read_trace(tmp_path, findings).steps
     assert len(step.prompts) == 1
-    assert [(bad.path, bad.line) for bad in findings.bad] == [(path, 3)]
+    assert [bad.startswith(f"{path}:3: ") for bad in findings.bad] == [True]
 
 
 BROKEN: dict[str, bytes] = {

@@ -27,6 +27,9 @@ ANNOTATION = f"{GROUP}/status-digests"
 FORGED = "StatusForged"
 """Reason of Degraded, and of the event."""
 
+REPORTED_SECONDS = 3600.0
+"""Seconds for which Degraded reports a forged status."""
+
 RUNTIME = "runtime"
 """The coordinator's field of the status."""
 
@@ -76,6 +79,11 @@ def describe_forgery(fields: Iterable[str], known: bool) -> str:
     what = f"{names} held values that no operator wrote" if names else "The operator's part is missing from the status"
     cure = "Its values are restored" if known else "The status is rebuilt from spec and pods"
     return f"{what}. {cure}. Find out which client writes the status of this job. Its coordinator's token has the right"
+
+
+def is_reported(seconds: float) -> bool:
+    """Return whether Degraded reports a forgery that was found so many seconds ago."""
+    return seconds <= REPORTED_SECONDS
 
 
 def alarm(fields: Iterable[str], known: bool) -> Event:

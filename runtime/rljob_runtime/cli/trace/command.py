@@ -53,7 +53,7 @@ def inspect(
     console.print(_steps(statistics))
     _report(console, findings)
     if json_file is not None:
-        found = {"skipped": [str(row) for row in findings.bad], "notes": findings.notes}
+        found = {"skipped": findings.bad, "notes": findings.notes}
         with _written("--json", json_file):
             json_file.write_text(json.dumps(asdict(statistics) | found, indent=1) + "\n", encoding="utf-8")
 

@@ -18,14 +18,13 @@ from rljob_runtime.coordinator.fleet.machine import SLEEPING, release_accelerato
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.protocols import MachinePeers, PeerError, Refused, Replica, StaleTerm
+from rljob_runtime.scheduling.adaptive_tp.idle_profile import longest_build
 from rljob_runtime.scheduling.fault_detection.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 
 log = logging.getLogger(__name__)
 
 PROBLEM = "LayoutRefused"
-LEAST_BUILD = 1.0
-"""Seconds of a build. A switch that takes less found engines that an earlier coordinator had built."""
 
 
 def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> None:
@@ -226,8 +225,8 @@ class Layouts:
         await asyncio.gather(*(one.switch_layout(self._term, tensor_parallel) for one in leading))
         start, seconds = "start" if tensor_parallel in self._built[name] else "build", clock() - released
         self._parts[name] |= {"release": released - began, start: seconds}
-        if tensor_parallel not in self._built[name] and seconds >= LEAST_BUILD:
-            self.build_seconds = max(seconds, self.build_seconds or 0.0)
+        if tensor_parallel not in self._built[name]:
+            self.build_seconds = longest_build(self.build_seconds, seconds)
         self._built[name].add(tensor_parallel)
         return leading
 

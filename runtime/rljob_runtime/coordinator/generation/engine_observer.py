@@ -13,15 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from rljob_runtime.coordinator.fleet.machine import SLEEPING
 from rljob_runtime.coordinator.generation.observed_engines import engine_speed
-from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, newest_speeds
 from rljob_runtime.perf_model.step_totals import StepTotals
 from rljob_runtime.protocols import EngineProfile, EngineStats, LoadTiming, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
 MAX_SAMPLES = 256
 """Number of samples of a layout above which they are binned."""
-ROUNDS_KEPT = 4
-"""Number of earlier rounds that `engine_speed` considers."""
 
 
 @dataclass
@@ -105,8 +103,7 @@ class EngineObserver:
         """Start with the last state of the engines in the round `before`, as idle ones. Their speed remains known."""
         for size, seen in before._layouts.items():
             speed = seen.speed()
-            past = (*seen.past, speed)[-ROUNDS_KEPT:] if speed.stretches else seen.past
-            self._layouts[size] = _LayoutObservations(past)
+            self._layouts[size] = _LayoutObservations(newest_speeds(seen.past, speed))
         for name, last in before._last.items():
             idle = replace(last.stats, running=0, waiting=0)
             self._last[name] = _Observation(last.boot, idle, last.tensor_parallel)

@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.control_plane.blocked import EngineMismatch
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.core.errors import JobEnded
 from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
-from rljob_runtime.coordinator.generation.engine_observer import ROUNDS_KEPT, EngineObserver
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.on_policy.evaluation import OnPolicyEvaluation
@@ -32,6 +32,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.rounds import LOAN_RATES, SWITCH_COSTS
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streaming
+from rljob_runtime.perf_model.observed_speed import ROUNDS_KEPT
 from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts

@@ -8,12 +8,10 @@ cost of the switch has the former, and a plan leaves room against the latter.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
-from rljob_runtime.perf_model.batch_timeline import BatchTimeline
+from rljob_runtime.perf_model.batch_timeline import BatchTimeline, race_ends
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.adaptive_tp.draws import Draw
 from rljob_runtime.scheduling.adaptive_tp.packing import pack
@@ -67,7 +65,7 @@ class _Engine(BatchTimeline):
         self.runs = sorted((left, place, response) for place, (response, left) in enumerate(load))
         """Sorted by their end."""
         lefts, contexts = [run[0] for run in self.runs], [run[2].context for run in self.runs]
-        super().__init__(lefts, contexts, latency.decode, start)
+        super().__init__(lefts, contexts, latency.decode, start, [run[2].group for run in self.runs])
 
     def rest(self, now: float) -> list[tuple[Running, float]]:
         """Return the active responses at `now` with their tokens, and the steps that each has left.
@@ -102,15 +100,17 @@ class _Race:
         self._complete = sum(missing <= 0 for missing in self._missing)
         self._wanted = snapshot.wanted
         self._left = sum(len(load) for _, load in here)
-        self._index()
+        self._ends = race_ends(self._engines, self._missing)
 
     def run(self, left: float) -> float:
         """Go on until at most so many of the machine's responses still run; return the time."""
-        while self._left > left and not self._over and self._due:
-            due, number = heapq.heappop(self._due)
-            engine = self._engines[number]
-            if due == engine.due < inf:
-                self._end(number, engine.next_run, due)
+        while self._left > left and not self._over and (end := next(self._ends, None)) is not None:
+            now, number, _, lost = end
+            self._left -= number < self._mine
+            self.now = max(self.now, now) if number < self._mine or self._missing else self.now
+            if lost is not None:
+                self._complete += 1
+                self._left -= sum(other < self._mine for other, _ in lost)
         return self.now
 
     def carried(self) -> list[tuple[Running, float]]:
@@ -124,35 +124,8 @@ class _Race:
         self.now = start
         self._engines = [*(_Engine(latency, load, start) for load in loads), *self._engines[self._mine :]]
         self._mine = len(loads)
-        self._index()
+        self._ends = race_ends(self._engines, self._missing)
 
     @property
     def _over(self) -> bool:
         return bool(self._missing) and self._wanted > 0 and self._complete >= self._wanted
-
-    def _index(self) -> None:
-        self._due = [(engine.due, number) for number, engine in enumerate(self._engines)]
-        heapq.heapify(self._due)
-        self._places: list[list[tuple[int, int]]] = [[] for _ in self._missing]
-        if self._missing:
-            for number, engine in enumerate(self._engines):
-                for place, (*_, response) in enumerate(engine.runs):
-                    self._places[response.group].append((number, place))
-
-    def _end(self, number: int, place: int, now: float) -> None:
-        engine = self._engines[number]
-        group = engine.runs[place][2].group
-        self._stop(number, place, now)
-        self.now = max(self.now, now) if number < self._mine or self._missing else self.now
-        if not self._missing:
-            return
-        self._missing[group] -= 1
-        if self._missing[group] == 0:
-            self._complete += 1
-            for other, position in self._places[group]:
-                self._stop(other, position, now)
-
-    def _stop(self, number: int, place: int, now: float) -> None:
-        if self._engines[number].stop(place, now):
-            self._left -= number < self._mine
-            heapq.heappush(self._due, (self._engines[number].due, number))

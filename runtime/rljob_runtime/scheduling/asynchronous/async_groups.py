@@ -24,8 +24,9 @@ from dataclasses import dataclass
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.reward_failure import RewardFailure
-from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED, Launch, RestoredSample
 from rljob_runtime.scheduling.round_samples import SampleState
+from rljob_runtime.scheduling.trainability import untrainable_reason
 
 VERSION_GONE = "VersionGone"
 """Reason of a prompt that is requeued because no replica can provide the weights of its group."""
@@ -303,11 +304,9 @@ class GroupTracker:
 
     def _check_done(self, prompt: PromptKey) -> None:
         samples = [self._samples[key] for key in self._groups[prompt].keys]
-        failed = next((sample.failure for sample in samples if sample.failures > self._max_failures), None)
-        if failed is None and any(sample.state is not SampleState.SCORED for sample in samples):
+        reason = untrainable_reason(samples, self._max_failures, self._drop_equal)
+        if reason is None and any(sample.state is not SampleState.SCORED for sample in samples):
             return
-        equal = self._drop_equal and len({sample.reward for sample in samples}) == 1
-        reason = failed or (EQUAL_REWARDS if equal else None)
         rewards = tuple(sample.reward for sample in samples if sample.reward is not None)
         self._done.append(GroupDone(prompt, self._groups[prompt].version, rewards, reason))
         self.drop(prompt)

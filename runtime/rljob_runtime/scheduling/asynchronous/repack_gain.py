@@ -42,7 +42,7 @@ class Tails:
         last = 0.0
         while engine.due < inf:
             last = engine.due
-            engine.end()
+            engine.stop(engine.next_run, last)
         return last
 
     def _spread(self, names: Sequence[str]) -> list[Unfinished]:

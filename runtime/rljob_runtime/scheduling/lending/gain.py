@@ -15,11 +15,10 @@ import heapq
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from random import Random
 from statistics import fmean
 
-from rljob_runtime.perf_model.batch_timeline import BatchTimeline
+from rljob_runtime.perf_model.batch_timeline import BatchTimeline, race_ends
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.outside_time import INSIDE, OutsideTime
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
@@ -320,15 +319,9 @@ class EngineTimeline(BatchTimeline):
         self.runs = sorted(_run(response, lengths) for response in (*held, *come))
         """Sorted by their end."""
         again = speed.prefill([response.prompt_tokens + response.generated for response in come])
-        super().__init__(
-            [run.steps for run in self.runs], [run.context for run in self.runs], speed.decode, pause + again
-        )
-
-    def end(self) -> _Run:
-        """End the next run, at `due`."""
-        run = self.runs[self.next_run]
-        self.stop(self.next_run, self.due)
-        return run
+        groups = [run.group for run in self.runs]
+        steps, contexts = [run.steps for run in self.runs], [run.context for run in self.runs]
+        super().__init__(steps, contexts, speed.decode, pause + again, groups)
 
 
 def _run(response: Unfinished, lengths: ExpectedLengths) -> _Run:
@@ -341,33 +334,17 @@ def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup]
     """Return the first `wanted` of `groups` that become complete, in order. Responses without a place stop.
 
     Training needs each group's time and tokens. `adaptive_tp.tail` needs the end of one machine, whose responses change
-    their engines on the way. Both run on `BatchTimeline`.
+    their engines on the way. Both run on `batch_timeline.race_ends`.
     """
     arrivals = [(0.0, group.tokens) for group in groups if not group.missing][:wanted]
-    missing = [group.missing for group in groups]
     tokens = [group.tokens for group in groups]
-    runs_of: list[list[tuple[int, int]]] = [[] for _ in groups]
-    for number, engine in enumerate(engines):
-        for place, run in enumerate(engine.runs):
-            runs_of[run.group].append((number, place))
-    due = [(engine.due, number) for number, engine in enumerate(engines)]
-    heapq.heapify(due)
-    while len(arrivals) < wanted and due:
-        now, number = heapq.heappop(due)
-        engine = engines[number]
-        if now != engine.due or now == inf:
-            continue
-        run = engine.end()
-        touched, group = {number}, run.group
-        missing[group] -= 1
-        tokens[group] += run.tokens
-        if missing[group] == 0:
-            arrivals.append((now, tokens[group]))
-            for other, place in runs_of[group]:
-                engines[other].stop(place, now)
-                touched.add(other)
-        for other in touched:
-            heapq.heappush(due, (engines[other].due, other))
+    ends = race_ends(engines, [group.missing for group in groups])
+    while len(arrivals) < wanted and (end := next(ends, None)) is not None:
+        now, number, place, lost = end
+        run = engines[number].runs[place]
+        tokens[run.group] += run.tokens
+        if lost is not None:
+            arrivals.append((now, tokens[run.group]))
     return arrivals
 
 

@@ -11,8 +11,31 @@ PLAN = (
     f"{POLICIES_PLAN}::test_what_is_complete_stays_complete",
 )
 RUNNERS = "tests/unit/operator/policies/base/test_runners.py"
+EVENT_FILTER = "tests/unit/operator/policies/test_event_filter.py"
+ENVIRONMENTS = "tests/unit/operator/test_environments.py"
 
 MUTANTS = (
+    Mutant(
+        name="another witness against a machine wakes no job",
+        target="rljob_operator.policies.event_filter:job_signature",
+        before="len(s.get('witnesses') or ())",
+        after="0",
+        tests=(f"{EVENT_FILTER}::test_a_request_or_an_acknowledgement_of_a_job_is_relevant",),
+    ),
+    Mutant(
+        name="a used pod wakes no job",
+        target="rljob_operator.policies.event_filter:runner_pod_used",
+        before="is_used(body) or None",
+        after="None",
+        tests=(f"{ENVIRONMENTS}::test_a_used_pod_marks_its_job_once_and_immediately",),
+    ),
+    Mutant(
+        name="a runner that cannot start is looked at by chance only",
+        target="rljob_operator.policies.event_filter:runner_start_failure",
+        before="None if why is None else why.reason",
+        after="None",
+        tests=(f"{ENVIRONMENTS}::test_a_runner_that_cannot_start_marks_its_job_once",),
+    ),
     Mutant(
         name="pods are made without the template of their claims",
         target="rljob_operator.policies.phases.running:_change_pods",

@@ -10,8 +10,16 @@ FORECAST = "tests/unit/scheduling/adaptive_tp/test_forecast.py"
 DROPS = "tests/unit/scheduling/adaptive_tp/test_kv_drops.py"
 STAGE = "tests/unit/scheduling/adaptive_tp/test_stage.py"
 GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
+IDLE_PROFILE = "tests/unit/scheduling/adaptive_tp/test_idle_profile.py"
 
 MUTANTS = (
+    Mutant(
+        name="engines that were found built take no time to build",
+        target="rljob_runtime.scheduling.adaptive_tp.idle_profile:longest_build",
+        before="seconds >= LEAST_BUILD_SECONDS",
+        after="True",
+        tests=(f"{IDLE_PROFILE}::test_a_start_of_less_than_a_second_was_no_build",),
+    ),
     Mutant(
         name="bytes of a KV file that is gone are counted as kept",
         target="rljob_runtime.scheduling.adaptive_tp.kv_drops:KvDrops.add",
@@ -182,13 +190,6 @@ MUTANTS = (
         before="snapshot.is_race",
         after="False",
         tests=(f"{CURVE}::test_places_that_are_taken_end_a_response",),
-    ),
-    Mutant(
-        name="a play goes on with a response that lost its place",
-        target="rljob_runtime.scheduling.adaptive_tp.tail:_Race._end",
-        before="self._stop(other, position, now)",
-        after="pass",
-        tests=(f"{TAIL}::test_responses_of_other_machines_win_places",),
     ),
     Mutant(
         name="a played switch takes no time",

@@ -5,8 +5,30 @@ from hack.mutants import Mutant
 HOLD = "tests/unit/operator/policies/failure/test_mass_failure_hold.py"
 NODES = "tests/unit/operator/policies/failure/test_nodes.py"
 LOSSES = "tests/unit/operator/policies/failure/test_losses.py"
+COORDINATOR_LEASES = "tests/unit/operator/policies/failure/test_coordinator_leases.py"
+LEASE_MONITOR = "tests/unit/operator/readers/test_coordinator_leases.py"
 
 MUTANTS = (
+    Mutant(
+        name="a coordinator that could not renew has one duration to return",
+        target="rljob_operator.policies.failure.coordinator_leases:ObservedLease.silence",
+        before="1 if self.renewing else RETURN_DURATIONS",
+        after="1",
+        tests=(
+            f"{COORDINATOR_LEASES}::test_a_coordinator_is_silent_after_its_duration_or_three",
+            f"{LEASE_MONITOR}::test_a_new_leader_does_not_know_whether_an_outage_came_before_it",
+        ),
+    ),
+    Mutant(
+        name="what a cache shows is newer than what the store said",
+        target="rljob_operator.policies.failure.coordinator_leases:merged",
+        before="read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder)",
+        after="(known.renewed, known.holder) == (read.renewed, read.holder)",
+        tests=(
+            f"{COORDINATOR_LEASES}::test_a_lease_counts_as_renewed_if_a_newer_state_differs",
+            f"{LEASE_MONITOR}::test_a_stale_cache_makes_no_kubelet_silent",
+        ),
+    ),
     Mutant(
         name="who keeps failing needs a second witness",
         target="rljob_operator.policies.failure.losses:_wedged",

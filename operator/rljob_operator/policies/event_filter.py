@@ -70,6 +70,11 @@ START_FAILURE_DELAY_SECONDS = 1.0
 """Delay before a start failure is reported: the scheduler reports pods one after the other."""
 
 
+def wake_delay(reported_only: bool) -> float:
+    """Return the seconds after which a change wakes its job. `reported_only`: the job does nothing but report it."""
+    return START_FAILURE_DELAY_SECONDS if reported_only else 0.0
+
+
 def pod_start_failure(body: Body) -> Hashable:
     """Return why a pod does not start; None when nothing prevents it.
 
@@ -95,21 +100,3 @@ def runner_pod_used(body: Body) -> Hashable:
 
 
 _NUMBER = re.compile(r"[0-9]+")
-
-
-class ChangeFilter:
-    """Memory of the last signature of each watched object."""
-
-    def __init__(self) -> None:
-        self._last: dict[Hashable, Hashable] = {}
-
-    def changed(self, key: Hashable, signature: Hashable) -> bool:
-        """Tell whether the signature differs from the last one. A new object counts as None."""
-        if self._last.get(key) == signature:
-            return False
-        self._last[key] = signature
-        return True
-
-    def forget(self, key: Hashable) -> None:
-        """Drop a deleted object."""
-        self._last.pop(key, None)
