@@ -36,8 +36,8 @@ def round_report(number: int, seconds: Mapping[int, float]) -> RoundReport:
 def rounds(
     of: RLJobSpec, seconds_of: Callable[[int], float], count: int, wobble: Callable[[int], float] = lambda _: 1.0
 ):
-    """The number of machines after each of so many rounds that are predicted to take `seconds_of(machines)` seconds, more or
-    less."""
+    """The number of machines after each of so many rounds that are predicted to take `seconds_of(machines)` seconds,
+    more or less."""
     memory = autoscaler.desired_machines(of, None, None, False, None, NOW).history
     counts = [of.rollout.machines]
     for number in range(1, count + 1):
