@@ -240,13 +240,13 @@ def test_faults_matter():
 
 def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
     """Strings hash otherwise in each process: an order that comes from a set would show."""
-    seeds = range(300, 306)
+    seeds = (3, *range(300, 305))
     assert any(draw_scenario(seed).episodes is not None for seed in seeds)
     program = (
         "import logging; logging.disable(50)\n"
         "from rljob_runtime.simulator.run import simulate\n"
         "from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of\n"
-        f"for seed in {seeds}:\n"
+        f"for seed in {seeds!r}:\n"
         "    scenario = draw_scenario(seed)\n"
         "    print(simulate(scenario, plan_of(scenario)))\n"
     )

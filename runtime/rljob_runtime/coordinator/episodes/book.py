@@ -138,14 +138,14 @@ class EpisodeBook:
     def drop(self, prompts: Collection[PromptKey]) -> None:
         """Forget these prompts: trained, filtered, requeued or not needed. Open attempts end."""
         self._unwritten.drop(prompts)
-        for prompt in prompts:
+        for prompt in sorted(prompts):
             for attempt in self._attempts.pop(prompt, {}).values():
                 self._discard(attempt)
 
     def cut(self, prompts: Collection[PromptKey]) -> None:
         """End the open attempts of these prompts: their responses are not needed."""
         self._unwritten.cut(prompts)
-        for prompt in prompts:
+        for prompt in sorted(prompts):
             samples = self._attempts.get(prompt, {})
             for attempt in [one for one in samples.values() if not one.ended]:
                 del samples[attempt.key.sample]

@@ -204,7 +204,8 @@ class RunnerService:
     ) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
         foreign = self._leases.heartbeat(environment, runner, episodes, self._now())
-        unknown = {one for one in foreign if self._attempts.number(one.attempt) is None}
+        # In the order in which the runner names them: a lost runner's attempts wait for the next one in that order.
+        unknown = dict.fromkeys(one for one in foreign if self._attempts.number(one.attempt) is None)
         # One call of the store, whatever number of attempts a runner names.
         await self._attempts.load(one.key for one in unknown)
         others = set(self._leases.heartbeat(environment, runner, unknown, self._now()))

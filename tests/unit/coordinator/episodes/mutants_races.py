@@ -2,10 +2,25 @@
 
 from hack.mutants import Mutant
 
+BOOK = "tests/unit/coordinator/episodes/test_book.py"
 RACES = "tests/unit/coordinator/episodes/test_races.py"
 EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
+    Mutant(
+        name="attempts that are not needed end in the order of a set",
+        target=f"{EPISODES}.book:EpisodeBook.drop",
+        before="sorted(prompts)",
+        after="prompts",
+        tests=(f"{BOOK}::test_attempts_end_in_the_order_of_their_prompts[drop]",),
+    ),
+    Mutant(
+        name="attempts that are cut end in the order of a set",
+        target=f"{EPISODES}.book:EpisodeBook.cut",
+        before="sorted(prompts)",
+        after="prompts",
+        tests=(f"{BOOK}::test_attempts_end_in_the_order_of_their_prompts[cut]",),
+    ),
     Mutant(
         name="an attempt is open until its end is stored",
         target=f"{EPISODES}.unwritten:UnwrittenChanges._watch",

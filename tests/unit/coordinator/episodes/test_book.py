@@ -119,6 +119,23 @@ async def test_tokens_of_a_stopped_turn_are_stopped_at_the_engine(tmp_path):
             await asked
 
 
+@pytest.mark.parametrize("end", ["cut", "drop"])
+async def test_attempts_end_in_the_order_of_their_prompts(tmp_path, monkeypatch, end):
+    """The order of a set differs in each process, and a simulated run is to be the same in all."""
+    prompts = [PromptKey(0, index, source) for source in ("sums", "words", "games") for index in range(4)]
+    ended = []
+    async with bench(tmp_path) as made:
+        store_end = made.store.turns.end
+        monkeypatch.setattr(made.store.turns, "end", lambda number, *a: ended.append(number) or store_end(number, *a))
+        for prompt in sorted(prompts):
+            await made.launch(key=TrajectoryKey(prompt, 0))
+        await settled()
+        getattr(made.book, end)(set(prompts))
+        await settled()
+    assert ended == sorted(ended)
+    assert len(ended) == len(prompts)
+
+
 async def test_other_weights_begin_another_attempt(tmp_path):
     async with bench(tmp_path) as made:
         await made.launch()
