@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from hack.loop.seconds import results
-from hack.loop.suites import BUILD
 from hack.resumable import TESTED
 
 from .application import apply
@@ -32,6 +30,8 @@ PRELOADED = ("pytest", "hypothesis", "numpy", "pydantic", "sympy", "torch", "tra
 SECONDS = 600.0
 """Limit of one mutant's tests."""
 KILLED = -9
+RESULTS = "build/loop/unit.xml"
+"""pytest's results of the last unit tests."""
 
 
 class Trees:
@@ -39,7 +39,7 @@ class Trees:
 
     def __init__(self, root: Path, folder: Path, number: int, preloaded: Sequence[str] = PRELOADED) -> None:
         FORKS.set_forkserver_preload(list(preloaded))
-        self._seconds = measured(results("unit", root / BUILD))
+        self._root, self._seconds = root, measured(root / RESULTS)
         self._free: SimpleQueue[Path] = SimpleQueue()
         for index in range(number):
             self._free.put(_copy(root, folder / str(index)))
@@ -56,7 +56,7 @@ class Trees:
             original = path.read_text(encoding="utf-8")
             path.write_text(apply(mutant, original), encoding="utf-8")
             try:
-                return _pytest(tree, mutant.tests, SECONDS, limit(mutant.tests, self._seconds))
+                return _pytest(tree, mutant.tests, SECONDS, limit(mutant.tests, self._seconds, self._root))
             finally:
                 path.write_text(original, encoding="utf-8")
 

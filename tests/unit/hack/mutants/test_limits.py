@@ -14,7 +14,19 @@ SECONDS = {
     "tests/unit/a/test_b.py::test_d[2]": 3.0,
     "tests/unit/a/test_b.py::TestE::test_f": 1.5,
     "tests/unit/a/test_bb.py::test_c": 50.0,
+    "tests/unit/a/test_slow.py::test_c[1]": 0.1,
 }
+SOURCES = {"test_b.py": "", "test_bb.py": "", "test_slow.py": "from tests.support.rows import slow\n"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree with the test files, one of which has slow rows."""
+    folder = tmp_path / "tests/unit/a"
+    folder.mkdir(parents=True)
+    for name, text in SOURCES.items():
+        (folder / name).write_text(text)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -27,12 +39,17 @@ SECONDS = {
         (("tests/unit/a/test_b.py::test_c", "tests/unit/a/test_b.py::TestE::test_f"), TIMES * 1.5),
         (("tests/unit/a/test_b.py",), TIMES * 3.0),
         (("tests/unit/a/test_bb.py",), MOST),
+        (("tests/unit/a/test_slow.py::test_c[1]",), LEAST),
+        (("tests/unit/a/test_slow.py::test_c",), MOST),
+        (("tests/unit/a/test_slow.py",), MOST),
         (("tests/unit/a/test_b.py::test_c", "tests/unit/a/test_b.py::test_slow"), MOST),
         ((), MOST),
     ],
 )
-def test_the_longest_row_counts_and_one_that_did_not_run_has_the_most(tests: tuple[str, ...], expected: float) -> None:
-    assert limit(tests, SECONDS) == expected
+def test_the_longest_row_counts_and_one_that_did_not_run_has_the_most(
+    root: Path, tests: tuple[str, ...], expected: float
+) -> None:
+    assert limit(tests, SECONDS, root) == expected
 
 
 def test_results_name_tests_as_arguments_of_pytest_do(tmp_path: Path) -> None:
@@ -51,5 +68,5 @@ def test_results_name_tests_as_arguments_of_pytest_do(tmp_path: Path) -> None:
     }
 
 
-def test_without_results_every_test_has_the_most(tmp_path: Path) -> None:
-    assert limit(("tests/unit/a/test_b.py::test_c",), measured(tmp_path / "unit.xml")) == MOST
+def test_without_results_every_test_has_the_most(root: Path) -> None:
+    assert limit(("tests/unit/a/test_b.py::test_c",), measured(root / "unit.xml"), root) == MOST
