@@ -31,7 +31,7 @@ demo: setup  ## a real cluster, the operator, an RLJob trained to the end; EXAMP
 chaos: setup  ## real jobs on a local cluster, and faults of every kind, agents' and switches' too; FAULTS=100 in all, then the histories are checked
 	@$(RUN) python -m hack.chaos --every --faults $(FAULTS) --json build/chaos.json
 
-check:  ## lint, and the unit tests that the working tree's change needs, in 90 s; BASE=COMMIT compares with that one
+check:  ## lint, and the unit tests that the working tree's change needs, goal 90 s; BASE=COMMIT compares with that one
 	@hack/test check --base $(BASE)
 
 unit:  ## the tests that need neither a cluster nor an engine

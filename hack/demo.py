@@ -190,7 +190,7 @@ def image_values() -> list[str]:
 
 def apply(manifest: Path, tolerated: str | None, queue: str | None) -> None:
     """Create the namespace again, with the example and its `queue` in it. Its rollout machines tolerate that taint."""
-    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", namespace=None)
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", "--timeout=5m", namespace=None)
     kubectl("create", "namespace", NAMESPACE, namespace=None)
     if queue is not None:
         make_queue(queue)
@@ -222,7 +222,7 @@ def code_file(config_map: str) -> Path:
 def follow(name: str, rounds: int, started: float) -> str:
     """Print each change until the job ends; return 'Complete', or why it is not."""
     deadline = time.monotonic() + 60 * JOB_MINUTES
-    last, stalled_since = "", time.monotonic()
+    last, stall, stalled_since = "", None, time.monotonic()
     while time.monotonic() < deadline:
         status: dict[str, Any] = json.loads(kubectl("get", "rljob", name, "-o", "json")).get("status") or {}
         line = describe(status, rounds)
@@ -231,7 +231,8 @@ def follow(name: str, rounds: int, started: float) -> str:
             last = line
         if (how := demo_plan.ended(status)) is not None:
             return how
-        if (stall := demo_plan.stalled(status)) is None:
+        before, stall = stall, demo_plan.stalled(status)
+        if stall is None or before is None or stall.patience != before.patience:
             stalled_since = time.monotonic()
         elif time.monotonic() - stalled_since >= stall.patience:
             return stall.why

@@ -1,6 +1,6 @@
 """Pod schema: the fields of a pod's spec with their types, from an API server's OpenAPI document.
 
-    kubectl get --raw /openapi/v3/api/v1 | python -m hack.pod_schema > crds/rljob_api/pod_schema.json
+    kubectl get --raw /openapi/v3/api/v1 | python -m hack.pod_schema > crds/rljob_api/parsing/pod_schema.json
 
 Run it on the newest Kubernetes that is supported. A test compares the file with what a real server publishes.
 """

@@ -63,7 +63,10 @@ def _is_slow_mark(decorator: ast.expr) -> bool:
         return _is_slow(decorator)
     if not ast.unparse(decorator.func).endswith("mark.parametrize"):
         return False
-    values = decorator.args[1]
+    keywords = {keyword.arg: keyword.value for keyword in decorator.keywords}
+    values = decorator.args[1] if len(decorator.args) > 1 else keywords.get("argvalues")
+    if values is None:
+        return False
     rows = values.elts if isinstance(values, ast.List) else [values]
     return bool(rows) and all(_is_slow_row(row) for row in rows)
 

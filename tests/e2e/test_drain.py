@@ -23,7 +23,7 @@ from tests.support.e2e.life import (
 
 pytestmark = [
     pytest.mark.realnodes,
-    pytest.mark.slow,  # in make test: tests/unit/operator/policies/lifecycle/test_drain.py
+    pytest.mark.slow,  # in make test: tests/unit/operator/policies/lifecycle/test_eviction.py
     pytest.mark.timeout(1800),
 ]
 

@@ -126,7 +126,7 @@ FIGURES = [
         "simulate.md",
         f"(at most {MOST_MACHINES} machines, {MOST_TRAJECTORIES} trajectories trained on)",
     ),
-    ("development.md", f"stops choosing at {loop.CHECK_SECONDS:g} s"),
+    ("development.md", f"goal {loop.CHECK_SECONDS:g} s"),
     (
         "development.md",
         f"at least {suites.LEAST_SEEDS} of each mode, and more until {suites.SECONDS['OnPolicy']} s a mode",

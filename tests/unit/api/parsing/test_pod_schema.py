@@ -95,7 +95,7 @@ def test_the_types_are_those_that_the_newest_server_publishes(server: Kube, mino
         pytest.skip("the file has the newest minor's types")
     document = server.api.get(PUBLISHED)
     assert len(reduced(document)) > 100
-    command = f"kubectl get --raw {PUBLISHED} | python -m hack.pod_schema > crds/rljob_api/pod_schema.json"
+    command = f"kubectl get --raw {PUBLISHED} | python -m hack.pod_schema > crds/rljob_api/parsing/pod_schema.json"
     file = pod_schema.__file__.replace("pod_schema.py", "pod_schema.json")
     with open(file, encoding="utf-8") as stored:
         assert stored.read() == written(document), f"run: {command}"
