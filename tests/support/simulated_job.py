@@ -34,7 +34,9 @@ from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedSt
 from rljob_runtime.simulator.sample_writing import inline
 
 ENOUGH = 3600.0
-"""Virtual seconds that no job of a unit test lasts, and no condition in one needs."""
+"""Virtual seconds that no condition in a job of a unit test needs."""
+LONGEST = 36_000.0
+"""Virtual seconds that no such job lasts."""
 
 
 def job(
@@ -181,7 +183,8 @@ class Stage:
         async def program() -> Finished | None:
             tasks = [asyncio.ensure_future(action(self)) for action in meanwhile]
             try:
-                async with asyncio.timeout(ENOUGH):
+                # Longer than `until` waits, whose message says more.
+                async with asyncio.timeout(LONGEST):
                     result = await self.coordinate(**changes)
             finally:
                 for task in tasks:
