@@ -114,14 +114,14 @@ def quota(queue: str, namespace: str) -> list[dict[str, Any]]:
     """Return a LocalQueue of that name, and a ClusterQueue for the namespace alone. Other queues stay as they are."""
     resources = [{"name": name, "nominalQuota": amount} for name, amount in QUOTA.items()]
     group = {"coveredResources": list(QUOTA), "flavors": [{"name": namespace, "resources": resources}]}
-    whole = {
+    admission = {
         "namespaceSelector": {"matchLabels": _named(namespace)},
         "preemption": {"withinClusterQueue": "LowerPriority"},
         "resourceGroups": [group],
     }
     objects: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
         ("ResourceFlavor", {"name": namespace}, {}),
-        ("ClusterQueue", {"name": namespace}, whole),
+        ("ClusterQueue", {"name": namespace}, admission),
         ("LocalQueue", {"name": queue, "namespace": namespace}, {"clusterQueue": namespace}),
     )
     return [{"apiVersion": KUEUE, "kind": kind, "metadata": meta, "spec": spec} for kind, meta, spec in objects]

@@ -44,10 +44,10 @@ def _slow_marks(path: Path) -> Iterator[tuple[int, str]]:
     if "slow" not in text:
         return
     module, lines = ast.parse(text), text.splitlines()
-    whole = [node for node in module.body if _assigns_marks(node) and _is_slow(node)]
+    of_module = [node for node in module.body if _assigns_marks(node) and _is_slow(node)]
     tests = [node for node in ast.walk(module) if isinstance(node, _TEST) and node.name.startswith("test_")]
     of_tests = [next((one for one in test.decorator_list if _is_slow_mark(one)), None) for test in tests]
-    marks = whole or of_tests
+    marks = of_module or of_tests
     if None not in marks:
         for mark in marks:
             yield mark.lineno, "\n".join(lines[mark.lineno - 1 : mark.end_lineno])
