@@ -13,6 +13,7 @@ from rljob_runtime.protocols import (
     Backend,
     EngineProfile,
     GenerateRequest,
+    KeptEngines,
     KvExport,
     MachinePeers,
     ProfileLimits,
@@ -72,11 +73,11 @@ class RecordedReplica:
         self._history = history
         self._clock = clock
 
-    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.release_accelerators(term, tensor_parallel)
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> KeptEngines:
+        return await self._replica.release_accelerators(term, tensor_parallel)
 
-    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.switch_layout(term, tensor_parallel)
+    async def switch_layout(self, term: int, tensor_parallel: int) -> KeptEngines:
+        return await self._replica.switch_layout(term, tensor_parallel)
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         event = Submitted(self.name, self._clock(), tuple(requests))

@@ -26,6 +26,7 @@ from rljob_runtime.protocols import (
     Delta,
     EngineProfile,
     GenerateRequest,
+    KeptEngines,
     KvExport,
     MachinePeers,
     ProfileLimits,
@@ -81,11 +82,11 @@ class ReplayingReplica:
         self._replica = replica
         self._lengths = lengths
 
-    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.release_accelerators(term, tensor_parallel)
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> KeptEngines:
+        return await self._replica.release_accelerators(term, tensor_parallel)
 
-    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.switch_layout(term, tensor_parallel)
+    async def switch_layout(self, term: int, tensor_parallel: int) -> KeptEngines:
+        return await self._replica.switch_layout(term, tensor_parallel)
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         await self._replica.submit(term, [self._replayed(request) for request in requests])

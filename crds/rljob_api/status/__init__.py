@@ -40,7 +40,12 @@ from rljob_api.status.runtime import (
     StatusWarning,
     Suspect,
 )
-from rljob_api.status.switches import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
+from rljob_api.status.switches import (
+    LayoutSwitchesReport,
+    LayoutSwitchReport,
+    RecomputedResponses,
+    SwitchesState,
+)
 from rljob_api.status.target import Target, TargetPhase, TargetTensorParallel
 
 __all__ = [
@@ -75,6 +80,7 @@ __all__ = [
     "Phase",
     "PreemptionHistory",
     "RLJobStatus",
+    "RecomputedResponses",
     "RelayTopology",
     "ReplacementPause",
     "Replacements",

@@ -34,17 +34,32 @@ class LayoutSwitchReport(StatusModel):
     """Unfinished responses that were carried over."""
     state: Annotated[str | None, Field(max_length=16)] = None
     """How they were carried over. Migrate: the new engines took keys and values of at least one. Recompute: of none."""
+    recompute_reason: Annotated[str | None, Field(max_length=16)] = None
+    """Why keys and values that should have moved were computed again, for most of these responses: see recomputed of
+    the round. Absent if none should have moved, or all did."""
     kv_bytes: Count | None = None
     """Bytes of keys and values that the new engines took."""
     predicted_seconds: Annotated[float | None, Field(ge=0)] = None
-    """Prediction of `seconds`, without a build of engines."""
+    """Prediction of `seconds`. It includes a build of engines that the machine did not have."""
     seconds: Annotated[float, Field(ge=0)]
     """From the stop of its responses until each of them has a new token."""
     predicted_gain_seconds: float | None = None
-    """Seconds by which the machine was predicted to end its responses earlier."""
+    """Seconds by which the machine was predicted to end its responses earlier. Below 0 if it first builds engines
+    that later rounds use, too."""
     gain_seconds: float | None = None
     """Seconds by which the machine ended the carried responses earlier than was predicted without this switch. Later
     switches of the machine count in it, too. Absent if one of them ended elsewhere."""
+
+
+class RecomputedResponses(StatusModel):
+    """Responses whose keys and values should have moved in a switch, and were computed again."""
+
+    reason: Annotated[str, Field(max_length=16)]
+    """Unsupported: the engine moves none. NoFullBlock: the responses are too short. NoRoom: shared memory is short.
+    NotWritten: the file could not be written. Dropping: an earlier file was still being removed. Missing, Damaged,
+    Foreign, Version, Shape, Tokens: the file was not the one of these responses, weights and engines."""
+    responses: Count
+    """Their number."""
 
 
 class LayoutSwitchesReport(StatusModel):
@@ -68,5 +83,11 @@ class LayoutSwitchesReport(StatusModel):
     """Seconds of all of them together."""
     kv_bytes: Count | None = None
     """Bytes of keys and values that the new engines of all of them took."""
+    recomputed: Annotated[tuple[RecomputedResponses, ...], Field(max_length=16)] = ()
+    """Responses whose keys and values should have moved and did not, by reason."""
+    predicted_gain_seconds: float | None = None
+    """Sum of predictedGainSeconds of the switches that have gainSeconds, too."""
+    gain_seconds: float | None = None
+    """Sum of gainSeconds of these switches. Over many rounds it should be near predictedGainSeconds."""
     switches: Annotated[tuple[LayoutSwitchReport, ...], Field(max_length=16)] = ()
     """The first 16 of them, in order."""

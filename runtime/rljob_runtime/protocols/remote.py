@@ -16,6 +16,7 @@ from rljob_runtime.protocols import (
     ContributionReceipt,
     EngineProfile,
     GenerateRequest,
+    KeptEngines,
     KvExport,
     ProfileLimits,
     PublishReport,
@@ -76,11 +77,13 @@ class RemoteReplica:
         self._channel = channel
         self._timeouts = timeouts
 
-    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
-        await self._channel.call(self._timeouts.load, "release_accelerators", term, tensor_parallel)
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> KeptEngines:
+        kept: KeptEngines = await self._channel.call(self._timeouts.load, "release_accelerators", term, tensor_parallel)
+        return kept
 
-    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
-        await self._channel.call(self._timeouts.start, "switch_layout", term, tensor_parallel)
+    async def switch_layout(self, term: int, tensor_parallel: int) -> KeptEngines:
+        kept: KeptEngines = await self._channel.call(self._timeouts.start, "switch_layout", term, tensor_parallel)
+        return kept
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         # KV is checked and copied before the call returns, as long as weights may take.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Protocol
 
 from rljob_runtime.perf_model.step_totals import NO_STEPS, StepTotals
@@ -31,6 +32,42 @@ class GenerateRequest:
 
 
 @dataclass(frozen=True)
+class KeptEngines:
+    """The engines of one slot."""
+
+    sizes: frozenset[int] = frozenset()
+    """Tensor parallel sizes of those that the slot has, in use or asleep. A missing one has to be built."""
+    built: int = 0
+    """Engines that the slot's process has ever built."""
+
+
+class KvRefusal(StrEnum):
+    """Why keys and values that should move are computed again."""
+
+    UNSUPPORTED = "Unsupported"
+    """The engine transfers no KV, or its responses are episodes."""
+    NO_BLOCK = "NoFullBlock"
+    """No response has a full block of KV."""
+    NO_ROOM = "NoRoom"
+    """The machine's shared memory has no room for it beside the weights."""
+    NOT_WRITTEN = "NotWritten"
+    """The file could not be written."""
+    DROPPING = "Dropping"
+    """The replica still removes the file of the switch before."""
+    MISSING = "Missing"
+    """The file, or the response in it, was not found."""
+    DAMAGED = "Damaged"
+    FOREIGN = "Foreign"
+    """Another job or another incarnation of the machine wrote it."""
+    VERSION = "Version"
+    """Other weights computed it."""
+    SHAPE = "Shape"
+    """Another model, number format, block size or kernel."""
+    TOKENS = "Tokens"
+    """It belongs to other tokens than those of the response."""
+
+
+@dataclass(frozen=True)
 class KvExport:
     """Receipt of `Replica.export_kv`."""
 
@@ -40,8 +77,10 @@ class KvExport:
     """Tokens of each response whose KV is in the file: full blocks only."""
     nbytes: int
     seconds: float
-    refusal: str = ""
+    refusal: KvRefusal | None = None
     """Why nothing was written."""
+    message: str = ""
+    """The same as a sentence, with its numbers."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +108,19 @@ class KvStats:
     def __add__(self, other: KvStats) -> KvStats:
         """Add two totals, field by field."""
         return KvStats(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(KvStats)))
+
+    @property
+    def refusals(self) -> dict[KvRefusal, int]:
+        """Requests whose KV was not used, by the reason."""
+        counts = {
+            KvRefusal.MISSING: self.missing,
+            KvRefusal.DAMAGED: self.damaged,
+            KvRefusal.FOREIGN: self.foreign,
+            KvRefusal.VERSION: self.version,
+            KvRefusal.SHAPE: self.shape,
+            KvRefusal.TOKENS: self.tokens,
+        }
+        return {refusal: count for refusal, count in counts.items() if count > 0}
 
     def since(self, before: KvStats) -> KvStats:
         """Return what was added to these totals after `before`."""
@@ -231,18 +283,19 @@ class Replica(Protocol):
 
     name: str
 
-    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> KeptEngines:
         """Release the accelerators, unless this is the current layout (0 is none).
 
         The engine is kept asleep. Its requests are dropped, as by an abort, and its weights are released.
         """
         ...
 
-    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+    async def switch_layout(self, term: int, tensor_parallel: int) -> KeptEngines:
         """Start the engine of this layout, on `tensor_parallel` accelerators; idempotent.
 
-        All replicas of the machine have released their accelerators. The engine holds no weights. Raises `Refused` if
-        it does not start; then the replica sleeps, and an earlier layout still works.
+        All replicas of the machine have released their accelerators. The engine holds no weights. It is built if none
+        is kept, and engines of other sizes may be discarded for its memory. Raises `Refused` if it does not start;
+        then the replica sleeps, and an earlier layout still works.
         """
         ...
 

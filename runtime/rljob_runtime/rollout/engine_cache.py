@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from rljob_runtime.protocols import EngineStats, KvStats
+from rljob_runtime.protocols import EngineStats, KeptEngines, KvStats
 from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, SleepableEngine, StepOutput
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,10 @@ class EngineCache:
         self._kept[tensor_parallel] = engine
         self.tensor_parallel = tensor_parallel
         self._switches += 1
+
+    def kept(self) -> KeptEngines:
+        """Return the sizes of the slot's engines, and how many were ever built."""
+        return KeptEngines(frozenset(self._kept), self._built)
 
     def _woken(self, tensor_parallel: int) -> SleepableEngine | None:
         engine = self._kept.pop(tensor_parallel, None)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats
+from rljob_runtime.protocols import GenerateRequest, KvExport, KvRefusal, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, KvTicket
 from rljob_runtime.rollout.kv.kv_file import (
@@ -90,10 +90,10 @@ class KvExchange:
     def _export(self, engine: KvEngine, ids: Mapping[str, TrajectoryKey]) -> KvExport:
         version, shape = engine.weight_version, engine.kv_shape()
         if version is None or shape is None:
-            return KvExport(None, {}, 0, 0.0, "the engine transfers no KV")
+            return KvExport(None, {}, 0, 0.0, KvRefusal.UNSUPPORTED, "the engine transfers no KV")
         held = engine.kv_held(list(ids))
         if not held:
-            return KvExport(None, {}, 0, 0.0, "no response has a full block")
+            return KvExport(None, {}, 0, 0.0, KvRefusal.NO_BLOCK, "no response has a full block")
         planned = plan(self._origin(version), shape, {str(ids[id]): one for id, one in held.items()})
         try:
             writer = self._written = KvFileWriter.create(self._folder, planned, needed_for_weights(self._segment))
@@ -102,7 +102,8 @@ class KvExchange:
         except (NoRoom, OSError) as error:
             log.warning("KV is computed again instead of moved: %s", error)
             self.drop()
-            return KvExport(None, {}, 0, 0.0, str(error))
+            refusal = KvRefusal.NO_ROOM if isinstance(error, NoRoom) else KvRefusal.NOT_WRITTEN
+            return KvExport(None, {}, 0, 0.0, refusal, str(error))
         tokens = {ids[id]: one.tokens for id, one in held.items()}
         return KvExport(writer.path.name, tokens, writer.nbytes, 0.0)
 

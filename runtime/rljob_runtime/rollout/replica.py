@@ -20,7 +20,9 @@ from rljob_runtime.protocols import (
     Delta,
     EngineProfile,
     GenerateRequest,
+    KeptEngines,
     KvExport,
+    KvRefusal,
     KvStats,
     PeerGone,
     ProfileLimits,
@@ -89,15 +91,15 @@ class RolloutReplica:
         """Set the accelerators (values of CUDA_VISIBLE_DEVICES) of this engine slot and the slots after it."""
         self._devices = tuple(devices)
 
-    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> KeptEngines:
         """See `protocols.Replica.release_accelerators`."""
         self._check_term(term)
-        await self._command(lambda engine: self._release_accelerators(engine, tensor_parallel))
+        return await self._command(lambda engine: self._release_accelerators(engine, tensor_parallel))
 
-    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+    async def switch_layout(self, term: int, tensor_parallel: int) -> KeptEngines:
         """See `protocols.Replica.switch_layout`."""
         self._check_term(term)
-        await self._command(lambda engine: self._switch_layout(engine, tensor_parallel))
+        return await self._command(lambda engine: self._switch_layout(engine, tensor_parallel))
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         """See `protocols.Replica.submit`.
@@ -181,13 +183,13 @@ class RolloutReplica:
 
     # --- in the engine's thread --------------------------------------------------------------------------------------
 
-    def _release_accelerators(self, engine: Engine, tensor_parallel: int) -> None:
-        if self._cache.tensor_parallel == tensor_parallel:
-            return
-        self._abort(engine, self._attempts.drop_all())
-        self._cache.sleep()
+    def _release_accelerators(self, engine: Engine, tensor_parallel: int) -> KeptEngines:
+        if self._cache.tensor_parallel != tensor_parallel:
+            self._abort(engine, self._attempts.drop_all())
+            self._cache.sleep()
+        return self._cache.kept()
 
-    def _switch_layout(self, engine: Engine, tensor_parallel: int) -> None:
+    def _switch_layout(self, engine: Engine, tensor_parallel: int) -> KeptEngines:
         self._release_accelerators(engine, tensor_parallel)
         try:
             self._cache.switch(tensor_parallel)
@@ -196,6 +198,7 @@ class RolloutReplica:
             raise Refused(
                 f"replica {self.name}: no engine of tensor parallel size {tensor_parallel}: {error}"
             ) from error
+        return self._cache.kept()
 
     def _abort(self, engine: Engine, ids: Sequence[str]) -> None:
         engine.abort(list(ids))
@@ -204,7 +207,7 @@ class RolloutReplica:
 
     def _export_kv(self, engine: Engine, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
         if self._kv is None or self._cache.tensor_parallel is None:
-            receipt = KvExport(None, {}, 0, 0.0, "this replica transfers no KV")
+            receipt = KvExport(None, {}, 0, 0.0, KvRefusal.UNSUPPORTED, "this replica transfers no KV")
         else:
             receipt = self._kv.export(self._cache.kv_engine(), attempts, self._attempts.active(attempts))
         self._abort(engine, self._attempts.abort(attempts))

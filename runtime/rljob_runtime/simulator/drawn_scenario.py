@@ -346,6 +346,13 @@ def _draw_environment(scenario: Scenario, random_: random.Random) -> Environment
     return Environment(script, max_turns=random_.choice([2, 16, 16]), seconds=random_.choice([20.0, 300.0]))
 
 
+def _with_builds(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Let the first engine of each size take longer than the later ones, in half of the jobs with several sizes."""
+    if not scenario.site.wider or random_.random() < 0.5:
+        return scenario
+    return replace(scenario, site=replace(scenario.site, build_seconds=random_.choice([1.0, 5.0])))
+
+
 _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "layouts": _with_layouts,
     "loans": _with_loans,
@@ -360,6 +367,7 @@ _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "profiles": _with_profiles,
     "versions": _with_versions,
     "states": _with_states,
+    "builds": _with_builds,
 }
 
 

@@ -35,6 +35,8 @@ def _line(one: LayoutSwitchReport) -> str:
     how = f", {one.state}" if one.state is not None else ""
     if one.kv_bytes:
         how += f" {one.kv_bytes / 1e6:.1f} MB"
+    if one.recompute_reason is not None:
+        how += f" ({one.recompute_reason})"
     predicted = f" ({one.predicted_seconds:.2f} s predicted)" if one.predicted_seconds is not None else ""
     gain = one.predicted_gain_seconds
     end = f", gain {gain:.1f} s predicted" if gain is not None else ""

@@ -24,7 +24,9 @@ from rljob_runtime.protocols import (
     Delta,
     EngineProfile,
     GenerateRequest,
+    KeptEngines,
     KvExport,
+    KvRefusal,
     MachinePeers,
     PeerError,
     ProfileLimits,
@@ -36,8 +38,6 @@ from rljob_runtime.protocols.delegating import DelegatingBackend
 from rljob_runtime.protocols.errors import Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.episodes.weight_load import RunningTurn, seconds_to_wait
-
-KV_STAYS = "episodes of several turns move no keys and values"
 
 
 class EngineTurns(Protocol):
@@ -120,15 +120,15 @@ class EpisodeReplica:
 
     # --- passed on ---
 
-    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> KeptEngines:
         """See `protocols.Replica.release_accelerators`."""
         self._version = None
-        await self._replica.release_accelerators(term, tensor_parallel)
+        return await self._replica.release_accelerators(term, tensor_parallel)
 
-    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+    async def switch_layout(self, term: int, tensor_parallel: int) -> KeptEngines:
         """See `protocols.Replica.switch_layout`."""
         self._version = None
-        await self._replica.switch_layout(term, tensor_parallel)
+        return await self._replica.switch_layout(term, tensor_parallel)
 
     async def drop_kv(self, term: int) -> None:
         """See `protocols.Replica.drop_kv`."""
@@ -187,7 +187,7 @@ class EpisodeReplica:
     async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
         """Stop these responses. No KV is written."""
         await self.abort(term, attempts)
-        return KvExport(None, {}, 0, 0.0, KV_STAYS)
+        return KvExport(None, {}, 0, 0.0, KvRefusal.UNSUPPORTED, "episodes of several turns move none")
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         """See `protocols.Replica.poll`. It also ends when a turn or an end is stored, or the engine has work again."""

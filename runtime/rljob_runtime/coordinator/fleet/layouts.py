@@ -17,8 +17,7 @@ from rljob_runtime.coordinator.core.errors import LayoutNotUsable
 from rljob_runtime.coordinator.fleet.machine import SLEEPING, release_accelerators
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
-from rljob_runtime.protocols import MachinePeers, PeerError, Refused, Replica, StaleTerm
-from rljob_runtime.scheduling.adaptive_tp.idle_profile import longest_build
+from rljob_runtime.protocols import KeptEngines, MachinePeers, PeerError, Refused, Replica, StaleTerm
 from rljob_runtime.scheduling.fault_detection.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 
@@ -70,8 +69,8 @@ class Layouts:
         self._seconds: dict[str, float] = {}
         """Of the last switch of each machine."""
         self._parts: dict[str, dict[str, float]] = {}
-        self._built: defaultdict[str, set[int]] = defaultdict(set)
-        """Sizes that each machine's present processes have engines of."""
+        self._kept: dict[str, frozenset[int]] = {}
+        """Sizes that each machine's present processes have engines of, as they said when it last switched."""
         self.build_seconds: float | None = None
         """The longest that a machine has taken to build its engines."""
 
@@ -100,9 +99,9 @@ class Layouts:
         if tensor_parallel is not None:
             self._visits[machine] = tensor_parallel
 
-    def ran(self, machine: str) -> Collection[int]:
+    def built(self, machine: str) -> frozenset[int]:
         """Return the sizes that the machine's present processes have engines of."""
-        return frozenset(self._built.get(machine, ()))
+        return self._kept.get(machine, frozenset())
 
     def set_size(self, machine: str, tensor_parallel: int) -> None:
         """Set the size of one machine, until the next target or until its processes end."""
@@ -136,7 +135,7 @@ class Layouts:
     def drain_parts(self, machine: str) -> dict[str, float]:
         """Return the seconds of each part of a machine's last switch, which is no switch of a boundary.
 
-        `build` is in place of `start` if the machine had no engines of the size. `failed`: until a size was refused, or
+        `build` is in place of `start` if an engine of the size had to be built. `failed`: until a size was refused, or
         the machine was lost."""
         self._seconds.pop(machine, None)
         return self._parts.pop(machine, {})
@@ -145,7 +144,7 @@ class Layouts:
         """Forget what a machine refused, and that it switched: new processes start in the target."""
         self._switched.pop(machine, None)
         self._visits.pop(machine, None)
-        self._built.pop(machine, None)
+        self._kept.pop(machine, None)
         if self._refused.pop(machine, None):
             self._report()
 
@@ -220,14 +219,18 @@ class Layouts:
     async def _switch(self, machine: MachinePeers, tensor_parallel: int) -> tuple[Replica, ...]:
         leading, clock = machine.leading(tensor_parallel), asyncio.get_running_loop().time
         name, began = machine.member.machine, clock()
-        await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))
-        released = clock()
-        await asyncio.gather(*(one.switch_layout(self._term, tensor_parallel) for one in leading))
-        start, seconds = "start" if tensor_parallel in self._built[name] else "build", clock() - released
-        self._parts[name] |= {"release": released - began, start: seconds}
-        if tensor_parallel not in self._built[name]:
-            self.build_seconds = longest_build(self.build_seconds, seconds)
-        self._built[name].add(tensor_parallel)
+        kept = await asyncio.gather(
+            *(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas)
+        )
+        engines, released = dict(zip((one.name for one in machine.replicas), kept, strict=True)), clock()
+        before = sum(one.built for one in engines.values())
+        started = await asyncio.gather(*(one.switch_layout(self._term, tensor_parallel) for one in leading))
+        engines |= zip((one.name for one in leading), started, strict=True)
+        builds, seconds = sum(one.built for one in engines.values()) > before, clock() - released
+        self._parts[name] |= {"release": released - began, "build" if builds else "start": seconds}
+        if builds:
+            self.build_seconds = max(self.build_seconds or 0.0, seconds)
+        self._kept[name] = _sizes(machine, engines)
         return leading
 
     def _report(self) -> None:
@@ -235,3 +238,9 @@ class Layouts:
         refusals += [one.reason for one in self._unable.values()]
         problem = StatusWarning(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
         self._reporter.problem(PROBLEM, problem)
+
+
+def _sizes(machine: MachinePeers, engines: Mapping[str, KeptEngines]) -> frozenset[int]:
+    """Return the sizes of which every leading slot has an engine. A slot may have discarded one for its memory."""
+    sizes = frozenset[int]().union(*(one.sizes for one in engines.values()))
+    return frozenset(size for size in sizes if all(size in engines[one.name].sizes for one in machine.leading(size)))

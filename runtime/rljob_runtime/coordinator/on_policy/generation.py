@@ -96,7 +96,8 @@ class Generation:
         self._pool = ReplicaPool(shared.fleet, shared.term, shared.settings, self.watch, post, self._available)
         sizes, costs = shared.settings.tensor_parallel_sizes, context.switch_costs
         self.switcher = Switcher(shared.switch_policy, shared.fleet, sizes, opened, self.notify, costs)
-        self._looks = Looks(context.loans, self.switcher, shared.apart, self.notify, shared.policy_failures)
+        rounds = shared.follower.rounds - opened.plan.step + 1
+        self._looks = Looks(context.loans, self.switcher, shared.apart, self.notify, shared.policy_failures, rounds)
         self._kv = KvHandovers(shared.fleet, self._pool, shared.term, costs)
         self.responses = RoundResponses(opened, shared, context.prompts, self.stats, post, self.switcher.record_tokens)
         self.round = self.responses.round
@@ -222,7 +223,7 @@ class Generation:
         if not names and self._loans.loaned:
             self._loans.end_all()
             names = self._launchable()
-        launches = self.round.launch(names, self.switcher.placement(names, self.responses.partials.length_of))
+        launches = self.round.launch(names, self.switcher.placement(names, self.responses.running_of))
         self.switcher.record_launches(launches)
         if not launches:
             return
@@ -264,7 +265,7 @@ class Generation:
             switches = self.switcher.under_way()
 
             def observe() -> SwitchLook:
-                expected = expected_of(switches, responses.waits, responses.partials.length_of)
+                expected = expected_of(switches, responses.waits, responses.running_of)
                 lengths = self._measured.lengths
                 round_ = responses.snapshot(look.engines, look.computed_tokens, lengths, expected.replicas)
                 return look.switch_look(round_, responses.held(), expected.sizes)

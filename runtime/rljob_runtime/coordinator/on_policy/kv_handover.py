@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
-from rljob_runtime.protocols import KvStats, PeerError, PeerTimeout, Replica, StaleTerm
+from rljob_runtime.protocols import KvRefusal, KvStats, PeerError, PeerTimeout, Replica, StaleTerm
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
@@ -92,9 +92,12 @@ class KvHandovers:
             self._pool.export_kv([launch for launch in stopped if launch.lease.replica not in dropping]),
             self._pool.stop([launch for launch in stopped if launch.lease.replica in dropping]),
         )
+        refused = dict.fromkeys(dropping, KvRefusal.DROPPING)
         for replica, receipt in receipts:
-            if receipt.refusal:
-                log.info("%s: KV is computed again instead of moved: %s", replica.name, receipt.refusal)
+            if receipt.refusal is not None:
+                refused[replica.name] = receipt.refusal
+                log.info("%s: KV is computed again instead of moved: %s", replica.name, receipt.message)
+        switch.not_written |= {one.key: refused[one.lease.replica] for one in stopped if one.lease.replica in refused}
         written = [(replica, receipt) for replica, receipt in receipts if receipt.file is not None]
         if not written:
             return

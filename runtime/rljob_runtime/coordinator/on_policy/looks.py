@@ -39,7 +39,8 @@ class Look:
 
     `considers_loan`: whether a loan is decided. `machines`: those whose switch is decided, without their responses.
     `computed_tokens`: loss tokens of complete groups that have their gradients. `training_token`: seconds per loss
-    token of the trainer; None if unknown, or in a round that does not stream."""
+    token of the trainer; None if unknown, or in a round that does not stream. `rounds`: of the job, from this one on.
+    """
 
     done: int
     total: int
@@ -49,6 +50,7 @@ class Look:
     costs: SwitchCosts
     computed_tokens: int
     training_token: float | None
+    rounds: int = 1
 
     def switch_look(
         self, round_: RoundSnapshot, held: Sequence[tuple[Launch, int]], expected: Mapping[str, int]
@@ -59,11 +61,13 @@ class Look:
         which switch now will have, by their names in the round."""
         machines = with_responses(self.machines, held, len(round_.waiting))
         sizes = {**self.engines.sizes, **expected}
-        return SwitchLook(machines, round_, sizes, self.engines.sized, self.costs)
+        return SwitchLook(machines, round_, sizes, self.engines.sized, self.costs, self.rounds)
 
 
 class Looks:
-    """The looks of one round. `notify` is called when one was decided."""
+    """The looks of one round. `notify` is called when one was decided.
+
+    `rounds`: of the job, from this one on."""
 
     def __init__(
         self,
@@ -72,12 +76,14 @@ class Looks:
         apart: Apart,
         notify: Callable[[], None],
         failures: PolicyFailures,
+        rounds: int,
     ) -> None:
         self._loans = loans
         self._switcher = switcher
         self._apart = apart
         self._notify = notify
         self._failures = failures
+        self._rounds = rounds
         self._asked = {policy for policy in OPTIONAL if failures.is_asked(policy)}
         """The policies that did not fail in this round."""
         self._looking = False
@@ -110,7 +116,8 @@ class Looks:
             return None
         self._looking = True
         costs, computed = deepcopy(self._switcher.costs), self._loans.computed_tokens
-        return Look(done, total, loan, machines, engines, costs, computed, self._loans.training_token)
+        token = self._loans.training_token
+        return Look(done, total, loan, machines, engines, costs, computed, token, self._rounds)
 
     async def observe(self, look: Look, work: Callable[[], SwitchLook]) -> SwitchLook | None:
         """Describe the round, while it waits; None if that fails, which ends the look."""

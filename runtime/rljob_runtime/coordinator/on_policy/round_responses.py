@@ -17,6 +17,7 @@ from rljob_runtime.coordinator.stream_training.round_snapshot import snapshot_ro
 from rljob_runtime.protocols import Delta, PromptSource, ReplicaReport
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.trajectory import Group, Lease, PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.snapshot import Running
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
@@ -123,6 +124,10 @@ class RoundResponses:
     def held(self) -> list[tuple[Launch, int]]:
         """Return the running responses with their tokens so far."""
         return [(launch, self.partials.length_of(launch.key)) for launch in self.running()]
+
+    def running_of(self, key: TrajectoryKey) -> Running:
+        """Return a response with its tokens so far."""
+        return Running(len(self._prompts.prompt(key.prompt).token_ids), self.partials.length_of(key))
 
     def waits(self, key: TrajectoryKey) -> bool:
         """Return whether a response waits for a launch."""

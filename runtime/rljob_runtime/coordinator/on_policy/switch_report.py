@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
+from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, RecomputedResponses, SwitchesState
+from rljob_runtime.protocols import KvRefusal
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.layouts.fleet_layout import NO_SWITCHES, SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
@@ -64,6 +66,8 @@ def switches_report(
         responses=sum(len(one.responses) for one in ended),
         seconds=round(sum(one.total_seconds for one in ended), 3),
         kv_bytes=sum(one.moved_bytes for one in ended),
+        recomputed=_recomputed(ended),
+        **_gains(ended),
         switches=tuple(_listed(one) for one in ended[:MOST_LISTED]),
     )
 
@@ -81,6 +85,28 @@ def _why_not(count: SwitchCount, decision: SwitchDecision | None) -> tuple[str, 
     return decision.outcome.value, why.format(gain=_seconds(gain), without=without)
 
 
+def _recomputed(switches: Sequence[LayoutSwitch]) -> tuple[RecomputedResponses, ...]:
+    counts: Counter[KvRefusal] = sum((one.refusals for one in switches), Counter())
+    return tuple(RecomputedResponses(reason=reason.value, responses=counts[reason]) for reason in sorted(counts))
+
+
+def _most_refused(switch: LayoutSwitch) -> str | None:
+    most = switch.refusals.most_common(1)
+    return most[0][0].value if most else None
+
+
+def _gains(switches: Sequence[LayoutSwitch]) -> dict[str, float | None]:
+    """Return the predicted and the measured gain of the switches for which both are known."""
+    both = [(predicted_gain(one), measured_gain(one)) for one in switches]
+    known = [(told, measured) for told, measured in both if told is not None and measured is not None]
+    if not known:
+        return {"predicted_gain_seconds": None, "gain_seconds": None}
+    return {
+        "predicted_gain_seconds": _rounded(sum(told for told, _ in known)),
+        "gain_seconds": _rounded(sum(measured for _, measured in known)),
+    }
+
+
 def _listed(one: LayoutSwitch) -> LayoutSwitchReport:
     decision = one.decision
     return LayoutSwitchReport(
@@ -91,12 +117,28 @@ def _listed(one: LayoutSwitch) -> LayoutSwitchReport:
         reached_size=one.reached or 0,
         responses=len(one.responses),
         state=one.state.value if one.state is not None else None,
+        recompute_reason=_most_refused(one),
         kv_bytes=one.moved_bytes,
-        predicted_seconds=_rounded(decision.seconds if decision is not None else None),
+        predicted_seconds=_rounded(_predicted(decision)),
         seconds=round(one.total_seconds, 3),
-        predicted_gain_seconds=_rounded(decision.gain if decision is not None else None),
+        predicted_gain_seconds=_rounded(predicted_gain(one)),
         gain_seconds=_rounded(measured_gain(one)),
     )
+
+
+def _predicted(decision: SwitchDecision | None) -> float | None:
+    return None if decision is None or decision.seconds is None else decision.seconds + decision.unpaid
+
+
+def predicted_gain(switch: LayoutSwitch) -> float | None:
+    """Return the seconds by which this round was predicted to have its responses earlier; None if not predicted.
+
+    >>> decision = SwitchDecision(SwitchOutcome.SWITCHED, 2, seconds=4.0, gain=3.0, without=10.0, unpaid=21.0)
+    >>> predicted_gain(LayoutSwitch("rollout-0", 1, 2, decision))
+    -18.0
+    """
+    decision = switch.decision
+    return None if decision is None or decision.gain is None else decision.gain - decision.unpaid
 
 
 def measured_gain(switch: LayoutSwitch) -> float | None:

@@ -22,6 +22,7 @@ from rljob_runtime.protocols import EngineStats, Replica
 from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.snapshot import Running
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.layouts.fleet_layout import NO_SWITCHES, SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import (
@@ -149,6 +150,7 @@ class Switcher:
             self._before.get(machine.name, NO_SWITCHES).ended
             + sum(switch.machine == machine.name for switch in self.switches),
             guard.closed if guard is not None else frozenset(),
+            self._fleet.layouts.built(machine.name),
         )
 
     def decide(self, look: SwitchLook) -> Mapping[str, SwitchDecision]:
@@ -236,11 +238,11 @@ class Switcher:
         self._notify()
 
     def placement(
-        self, replicas: Collection[str], length_of: Callable[[TrajectoryKey], int]
+        self, replicas: Collection[str], running_of: Callable[[TrajectoryKey], Running]
     ) -> Mapping[TrajectoryKey, str | None]:
         """Return where waiting responses of switched machines are launched; None: not now. Others go anywhere.
 
-        `replicas`: those that may take requests.
+        `replicas`: those that may take requests. `running_of`: a response with its tokens so far.
         """
         placed: dict[TrajectoryKey, str | None] = {}
         for switch in self._running.values():
@@ -248,7 +250,7 @@ class Switcher:
         for switch in list(self._ended.values()):
             own = sorted(name for name in replicas if machine_of(name) == switch.machine)
             if own:
-                placed |= replicas_of({key: length_of(key) for key in switch.responses}, own)
+                placed |= replicas_of({key: running_of(key) for key in switch.responses}, own)
                 self._placed.append(switch)
             elif any(machine.name == switch.machine for machine in self._fleet.weights.loaded()):
                 # Its replicas are tracked soon.

@@ -107,7 +107,7 @@ class CoordinatorMetrics:
             "of",
         )
         self._evaluations = _EvaluationMetrics(self._gauge)
-        self._switches = _SwitchMetrics(self._counter)
+        self._switches = _SwitchMetrics(self._counter, self._gauge)
         self._episodes = EpisodeMetrics(self._counter, self._gauge)
         text = "Prompts trained on, by their source in spec.data.sources."
         self._source_prompts = self._counter("source_prompts", text, "source")
@@ -231,7 +231,7 @@ class _EvaluationMetrics:
 class _SwitchMetrics:
     """Metrics of switches of the tensor parallel size inside rounds."""
 
-    def __init__(self, counter: Callable[..., Counter]) -> None:
+    def __init__(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
         text = "Switches of the tensor parallel size inside rounds: reached or failed."
         self._switches = counter("layout_switches", text, "outcome")
         text = "Rounds without such a switch, in jobs that allow it, by reason."
@@ -241,6 +241,11 @@ class _SwitchMetrics:
         self._responses = counter("layout_switch_responses", text)
         text = "Bytes of keys and values that switches inside rounds moved."
         self._kv_bytes = counter("layout_switch_kv_bytes", text)
+        text = "Responses whose keys and values should have moved in a switch and were computed again, by reason."
+        self._recomputed = counter("layout_switch_recomputed_responses", text, "reason")
+        text = "Seconds that switches inside rounds were predicted to save, for those whose gain was measured."
+        self._predicted = gauge("layout_switch_predicted_gain_seconds", text)
+        self._gain = gauge("layout_switch_gain_seconds", "Seconds that the same switches saved. May be negative.")
 
     def count(self, report: LayoutSwitchesReport) -> None:
         self._switches.labels("reached").inc(report.made or 0)
@@ -248,6 +253,10 @@ class _SwitchMetrics:
         self._seconds.inc(report.seconds or 0)
         self._responses.inc(report.responses or 0)
         self._kv_bytes.inc(report.kv_bytes or 0)
+        for one in report.recomputed:
+            self._recomputed.labels(one.reason).inc(one.responses)
+        self._predicted.inc(report.predicted_gain_seconds or 0)
+        self._gain.inc(report.gain_seconds or 0)
         if report.state is SwitchesState.NOT_SWITCHED:
             self._rounds_without.labels(report.reason or "").inc()
 

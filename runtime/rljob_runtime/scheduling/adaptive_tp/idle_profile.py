@@ -37,8 +37,6 @@ SAVED_SHARE = 0.03
 """Part of its generation that a job is assumed to save with switches: `rljob bench pat` finds 0 to 9 %."""
 ENOUGH_SECONDS = 3.0
 """Seconds of measuring of a visit that may outlast its update: enough for loads that fix a model."""
-LEAST_BUILD_SECONDS = 1.0
-"""Seconds of a build. A start that takes less found engines that an earlier coordinator had built."""
 
 STEPS = 8
 """Decode steps of a load: their median counts."""
@@ -95,15 +93,6 @@ class Rest:
     def overrun(self, there: float, back: float) -> float:
         """Return the seconds by which a visit with these ways may outlast an update."""
         return SLOW * (there + back) + ENOUGH_SECONDS - self.seconds
-
-
-def longest_build(known: float | None, seconds: float) -> float | None:
-    """Return the longest build of engines, after a start in a size that the machine's processes had no engines of.
-
-    >>> longest_build(None, 40.0), longest_build(40.0, 0.2), longest_build(None, 0.2)
-    (40.0, 40.0, None)
-    """
-    return max(known or 0.0, seconds) if seconds >= LEAST_BUILD_SECONDS else known
 
 
 @dataclass(frozen=True)

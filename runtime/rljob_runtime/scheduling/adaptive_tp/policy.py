@@ -88,7 +88,8 @@ class SwitchDecision:
 
     `state`: how responses are carried over. `seconds`: predicted cost of the switch. `gain`: predicted seconds by which
     the machine is done earlier, of `without`, the predicted seconds without a switch; None if not predicted.
-    `prefill_seconds`: of the responses in the new size, by its latency model."""
+    `prefill_seconds`: of the responses in the new size, by its latency model. `unpaid`: further seconds of this switch,
+    of a build of engines that later rounds use too; `gain` is without them."""
 
     outcome: SwitchOutcome
     target: int | None = None
@@ -97,6 +98,7 @@ class SwitchDecision:
     gain: float | None = None
     without: float | None = None
     prefill_seconds: float = 0.0
+    unpaid: float = 0.0
 
 
 def decide(
@@ -106,7 +108,7 @@ def decide(
     if (outcome := _refused(snapshot, engines, rules)) is not None:
         return SwitchDecision(outcome)
     known = {size: engine for size, engine in engines.items() if size in rules.sizes | {snapshot.tensor_parallel}}
-    pairs = costs.table(known, snapshot.accelerators, rules.state)
+    pairs = costs.table(known, snapshot.accelerators, rules.state, snapshot.builds)
     left = rules.max_switches - snapshot.switches
     curve = load_curve(snapshot)
     plan = plan_switches(curve, snapshot.tensor_parallel, known, snapshot.accelerators, pairs, left, snapshot.closed)
@@ -181,7 +183,9 @@ def _played(
     if fmean(saved) > STANDARD_ERRORS * _standard_error(saved):
         return SwitchDecision(SwitchOutcome.LATER, gain=gain, without=without)
     prefill = pair.predicted_prefill(carried)
-    return SwitchDecision(SwitchOutcome.SWITCHED, first.target, cost.state, cost.seconds, gain, without, prefill)
+    return SwitchDecision(
+        SwitchOutcome.SWITCHED, first.target, cost.state, cost.seconds, gain, without, prefill, pair.unpaid
+    )
 
 
 def _standard_error(values: Sequence[float]) -> float:

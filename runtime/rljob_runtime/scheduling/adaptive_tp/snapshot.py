@@ -12,6 +12,8 @@ from rljob_runtime.scheduling.round_planner.survival import Survival
 
 MAX_RUNNING = 1024
 """Responses that an engine generates simultaneously if its limit is unknown."""
+PAYING_ROUNDS = 8
+"""Rounds at most over which a build has to pay: lengths, and the target's size, change meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,33 @@ class SizedEngine:
     kv_token_bytes: int | None = None
     kv_room_tokens: float = inf
     max_running: int = MAX_RUNNING
+
+
+@dataclass(frozen=True)
+class Builds:
+    """The engines that a machine has yet to build.
+
+    `built`: sizes that it has engines of; None: of every size. `rounds`: that would use a further one, this round
+    included."""
+
+    built: frozenset[int] | None = None
+    rounds: int = 1
+
+    @property
+    def share(self) -> float:
+        """Share of a build that this round pays: the later ones have the engines too.
+
+        >>> Builds(frozenset({1}), 4).share, Builds(frozenset({1}), 100).share
+        (0.25, 0.125)
+        """
+        return 1 / min(max(1, self.rounds), PAYING_ROUNDS)
+
+    def needed(self, size: int) -> bool:
+        """Return whether engines of this size have to be built."""
+        return self.built is not None and size not in self.built
+
+
+ALL_BUILT = Builds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +90,7 @@ class MachineSnapshot:
     `groups` and `wanted`: as in a round; the first `wanted` complete groups end it. Without `groups`, every response
     runs to its end. `lengths`: of this round and the last ones, with running and stopped responses censored.
     `max_tokens`: limit of a response. `switches`: of this machine in this round. `closed`: (from, to)
-    that are not used again in this round."""
+    that are not used again in this round. `builds`: the engines that it has yet to build."""
 
     tensor_parallel: int
     accelerators: int
@@ -74,6 +103,7 @@ class MachineSnapshot:
     elsewhere: tuple[OtherEngine, ...] = ()
     switches: int = 0
     closed: frozenset[tuple[int, int]] = frozenset()
+    builds: Builds = ALL_BUILT
 
     @property
     def running(self) -> Iterator[Running]:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from math import inf
 from statistics import median
 
 from rljob_runtime.protocols import KvSize
-from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.snapshot import ALL_BUILT, Builds, Running, SizedEngine
 
 KEPT = 8
 """Measurements of a part that are kept: enough for a median, few enough to follow a change."""
@@ -32,7 +32,8 @@ class Part(StrEnum):
     """A part of a switch.
 
     Seconds per switch, except: EXPORT and IMPORT per byte on the busiest accelerator, PREFILL per predicted second.
-    BUILD is in place of WAKE if the machine never had these engines: it happens once, so no prediction has it.
+    BUILD is in place of WAKE if the machine has no such engines. It happens once, so rounds share its seconds
+    (`snapshot.Builds`).
     """
 
     BUILD = "build"
@@ -189,15 +190,28 @@ class SwitchCosts:
         return costs
 
     def table(
-        self, engines: Mapping[int, SizedEngine], accelerators: int, state: State = State.AUTO
+        self,
+        engines: Mapping[int, SizedEngine],
+        accelerators: int,
+        state: State = State.AUTO,
+        builds: Builds = ALL_BUILT,
     ) -> Mapping[tuple[int, int], PairCost]:
         """Return the costs of all pairs of sizes, for a machine with this many accelerators."""
         return {
-            (start, target): self._pair(start, target, engines, accelerators, state)
+            (start, target): self._with_build(
+                self._pair(start, target, engines, accelerators, state), (start, target), builds
+            )
             for start in engines
             for target in engines
             if start != target
         }
+
+    def _with_build(self, cost: PairCost, pair: tuple[int, int], builds: Builds) -> PairCost:
+        if not builds.needed(pair[1]):
+            return cost
+        extra = max(0.0, self.unit(*pair, Part.BUILD) - self.unit(*pair, Part.WAKE))
+        paid = extra * builds.share
+        return replace(cost, fixed=cost.fixed + paid, unpaid=extra - paid)
 
     def _pair(
         self, start: int, target: int, engines: Mapping[int, SizedEngine], accelerators: int, state: State
@@ -235,7 +249,7 @@ class PairCost:
 
     `fixed`: seconds without responses. `move`: of a token; None if KV is not migrated. `prefill_factor`: measured over
     predicted seconds of prefill. `sources`, `targets`: replicas of either size. `moves_what_fits`: whether KV is also
-    migrated where a prefill is faster."""
+    migrated where a prefill is faster. `unpaid`: seconds of a build that `fixed` leaves to later rounds."""
 
     fixed: float
     move: TokenMove | None
@@ -244,6 +258,7 @@ class PairCost:
     sources: int
     targets: int
     moves_what_fits: bool = False
+    unpaid: float = 0.0
 
     def of(self, carried: Carried) -> SwitchCost:
         """Return the cost with these responses: the cheaper of migration and recomputation, unless one is required."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rljob_runtime.scheduling.adaptive_tp.policy import LookCadence, SwitchDecision, SwitchRules, decide
-from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, OtherEngine, Running
+from rljob_runtime.scheduling.adaptive_tp.snapshot import Builds, MachineSnapshot, OtherEngine, Running
 from rljob_runtime.scheduling.layouts.layout_switch import SwitchableMachine, SwitchLook
 from rljob_runtime.scheduling.lending.policy import Unfinished
 
@@ -57,6 +57,7 @@ def snapshot_of(machine: SwitchableMachine, look: SwitchLook) -> MachineSnapshot
         ),
         switches=machine.switches,
         closed=machine.closed,
+        builds=Builds(machine.built, look.rounds),
     )
 
 

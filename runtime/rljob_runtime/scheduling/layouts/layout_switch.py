@@ -5,11 +5,12 @@ The policy is injected, so that the simulator can force switches. All other choi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rljob_runtime.protocols import KvExport, KvSize, KvStats
+from rljob_runtime.protocols import KvExport, KvRefusal, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.packing import pack
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
@@ -27,7 +28,8 @@ class SwitchableMachine:
 
     `sizes`: the other sizes that it may have. `engines`: the unfinished responses of each replica, with their tokens so
     far. `waiting`: responses of the round that no replica has, and those that wait in this machine's engines.
-    `switches`: of this machine in this round. `closed`: (from, to) that it does not use again in this round.
+    `switches`: of this machine in this round. `closed`: (from, to) that it does not use again in this round. `built`:
+    sizes that it has engines of; None: of every size.
     """
 
     name: str
@@ -37,6 +39,7 @@ class SwitchableMachine:
     waiting: int = 0
     switches: int = 0
     closed: frozenset[tuple[int, int]] = frozenset()
+    built: frozenset[int] | None = None
 
     @property
     def responses(self) -> Mapping[TrajectoryKey, int]:
@@ -69,13 +72,14 @@ class SwitchLook:
     """What a policy decides from: the machines that may switch now, and their round.
 
     `sizes`: tensor parallel size of each replica. `engines`: those of every size whose speed is known. `costs`: of
-    switches so far."""
+    switches so far. `rounds`: of the job, from this one on."""
 
     machines: Sequence[SwitchableMachine]
     round_: RoundSnapshot
     sizes: Mapping[str, int] = field(default_factory=dict)
     engines: Mapping[int, SizedEngine] = field(default_factory=dict)
     costs: SwitchCosts = field(default_factory=SwitchCosts)
+    rounds: int = 1
 
 
 class SwitchPolicy(Protocol):
@@ -118,7 +122,8 @@ class LayoutSwitch:
     `exported_tokens`, `exported_bytes`: KV that the old engines wrote. `imported_tokens`: those of them that the new
     engines took so far. `engines`: those of size `target` that the machine has after it. `resumed`: the responses that
     go on there. `last_token`: when one of them made its last tokens there, in seconds since generation began.
-    `scattered`: one of them goes on elsewhere.
+    `scattered`: one of them goes on elsewhere. `not_written`: responses whose KV should have moved, and why the old
+    engines wrote none. `not_taken`: responses whose KV the new engines did not take, by the reason.
     """
 
     machine: str
@@ -136,6 +141,8 @@ class LayoutSwitch:
     resumed: frozenset[TrajectoryKey] = frozenset()
     last_token: float | None = None
     scattered: bool = False
+    not_written: dict[TrajectoryKey, KvRefusal] = field(default_factory=dict)
+    not_taken: Counter[KvRefusal] = field(default_factory=Counter)
 
     @property
     def moves_kv(self) -> bool:
@@ -148,6 +155,11 @@ class LayoutSwitch:
         if not self.responses:
             return None
         return State.MIGRATE if self.imported_tokens else State.RECOMPUTE
+
+    @property
+    def refusals(self) -> Counter[KvRefusal]:
+        """Carried responses whose KV should have moved and did not, by the reason."""
+        return self.not_taken + Counter(self.not_written[key] for key in self.responses if key in self.not_written)
 
     @property
     def moved_bytes(self) -> int:
@@ -274,7 +286,9 @@ def record_export(costs: SwitchCosts, switch: LayoutSwitch, receipts: Sequence[K
 
 
 def record_import(costs: SwitchCosts, switch: LayoutSwitch, taken: Sequence[KvStats]) -> None:
-    """Record the KV that each of a machine's new replicas took."""
+    """Record the KV that each of a machine's new replicas took, and what they did not take."""
+    for one in taken:
+        switch.not_taken.update(one.refusals)
     taken = [one for one in taken if one.imported_bytes > 0 and one.import_seconds >= 0]
     switch.imported_tokens = sum(one.imported_tokens for one in taken)
     if taken and switch.succeeded:
@@ -306,15 +320,16 @@ class Expected:
 def expected_of(
     switches: Iterable[LayoutSwitch],
     waits: Callable[[TrajectoryKey], bool],
-    length_of: Callable[[TrajectoryKey], int],
+    running_of: Callable[[TrajectoryKey], Running],
 ) -> Expected:
     """Return where the responses of these switches are expected to go on: they take part in the round's race.
 
-    `waits`: of a response whether it is still in the round, and no replica has it. `length_of`: its tokens so far.
+    `waits`: of a response whether it is still in the round, and no replica has it. `running_of`: its tokens so far.
 
     >>> from rljob_runtime.protocols.trajectory import PromptKey
     >>> key = TrajectoryKey(PromptKey(0, 0), 0)
-    >>> found = expected_of([LayoutSwitch("a", 1, 2, responses=(key,), engines=2)], lambda key: True, lambda key: 9)
+    >>> switch = LayoutSwitch("a", 1, 2, responses=(key,), engines=2)
+    >>> found = expected_of([switch], lambda key: True, lambda key: Running(1, 9))
     >>> found.replicas[key], found.sizes
     ('a/switched-0', {'a/switched-0': 2, 'a/switched-1': 2})
     """
@@ -322,21 +337,24 @@ def expected_of(
     for switch in switches:
         names = [f"{switch.machine}/switched-{number}" for number in range(switch.engines)]
         sizes |= dict.fromkeys(names, switch.target)
-        replicas |= replicas_of({key: length_of(key) for key in switch.responses if waits(key)}, names)
+        replicas |= replicas_of({key: running_of(key) for key in switch.responses if waits(key)}, names)
     return Expected(replicas, sizes)
 
 
-def replicas_of(responses: Mapping[TrajectoryKey, int], replicas: Sequence[str]) -> dict[TrajectoryKey, str]:
-    """Return the replica of each response, given their tokens so far; empty without a replica. See `packing.pack`.
+def replicas_of(responses: Mapping[TrajectoryKey, Running], replicas: Sequence[str]) -> dict[TrajectoryKey, str]:
+    """Return the replica of each response, given their tokens so far; empty without a replica.
+
+    A decision is played with the same `packing.pack`, in which siblings are those of one prompt.
 
     >>> from rljob_runtime.protocols.trajectory import PromptKey
     >>> key = lambda index: TrajectoryKey(PromptKey(0, index), 0)
-    >>> list(replicas_of({key(0): 3, key(1): 9, key(2): 5}, ["a", "b"]).values())
+    >>> tokens = {key(0): 3, key(1): 9, key(2): 5}
+    >>> list(replicas_of({key: Running(1, made) for key, made in tokens.items()}, ["a", "b"]).values())
     ['a', 'b', 'b']
     """
     if not replicas:
         return {}
     prompts = sorted({key.prompt for key in responses})
     groups = {prompt: number for number, prompt in enumerate(prompts)}
-    packed = pack(sorted(responses), len(replicas), lambda key: Running(0, responses[key], groups[key.prompt]))
+    packed = pack(sorted(responses), len(replicas), lambda key: replace(responses[key], group=groups[key.prompt]))
     return {key: name for name, keys in zip(sorted(replicas), packed, strict=True) for key in keys}

@@ -51,6 +51,8 @@ class ClusterSpec:
     """Engines of further layouts, by TP size."""
     layout_seconds: float = 0.0
     """To switch a machine's layout."""
+    build_seconds: float = 0.0
+    """More, for the first engine of a size in an engine slot."""
     lengths: Lengths | None = None
     latency: float = 0.002
     """Mean latency of a message."""
@@ -246,7 +248,7 @@ class SimulatedCluster(Called):
         site, machine = self.site, name.partition("/")[0]
         host = self._host(machine, lambda: not any(one.holds for one in self._workers_of(machine)))
         layouts = {site.tensor_parallel: site.engine, **dict(site.wider)}
-        engines = Engines(site.engine, site.lengths, layouts, site.layout_seconds)
+        engines = Engines(site.engine, site.lengths, layouts, site.layout_seconds, site.build_seconds)
         replica = SimulatedReplica(name, host, engines, boot=f"{self._boots + 1}", kv=self.machine(machine).kv)
         return self._start(name, replica, host.pace)
 

@@ -72,6 +72,7 @@ FIELDS = {
     22: "f35432efa9286aac",
     23: "7024c180422cc8b5",
     24: "975387b023ea10a8",
+    25: "124ff7f3aac294f8",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -35,6 +35,7 @@ def report(*switches: LayoutSwitchReport, **sums: int) -> RoundReport:
     [
         ({}, LINE),
         ({"gain_seconds": -0.44}, f"{LINE}, -0.4 s measured"),
+        ({"recompute_reason": "NoRoom"}, LINE.replace("Recompute", "Recompute (NoRoom)")),
         (
             {"state": None, "predicted_seconds": None, "predicted_gain_seconds": None},
             "rollout-0: TP 1 → 2 at 12.3 s, 14 responses, 0.41 s",

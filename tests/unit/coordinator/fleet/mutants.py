@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
 BROADCAST = "tests/unit/coordinator/fleet/test_broadcast.py"
 FAILURE_DETECTOR = "tests/unit/coordinator/fleet/test_failure_detector.py"
+KEPT = "tests/unit/coordinator/fleet/test_kept_engines.py"
 LAYOUTS = "tests/unit/coordinator/fleet/test_layouts.py"
 MEMBERSHIP = "tests/unit/coordinator/fleet/test_membership.py"
 LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
@@ -54,7 +55,21 @@ MUTANTS = (
         target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
         before='"build"',
         after='"start"',
-        tests=(f"{SWITCHER}::test_a_machine_switches_when_its_engines_predict_a_gain",),
+        tests=(f"{KEPT}::test_a_size_counts_as_built_while_every_leading_slot_keeps_it",),
+    ),
+    Mutant(
+        name="an engine that one slot discarded counts as built",
+        target="rljob_runtime.coordinator.fleet.layouts:_sizes",
+        before="all(size in engines[one.name].sizes for one in machine.leading(size))",
+        after="True",
+        tests=(f"{KEPT}::test_a_size_counts_as_built_while_every_leading_slot_keeps_it[one of two slots discards]",),
+    ),
+    Mutant(
+        name="a new coordinator takes engines that it finds for built ones",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
+        before="sum(one.built for one in engines.values()) > before",
+        after="tensor_parallel not in self._kept.get(name, ())",
+        tests=(f"{KEPT}::test_a_new_coordinator_learns_which_engines_are_kept",),
     ),
     Mutant(
         name="new processes start in the layout that killed them",
@@ -143,10 +158,8 @@ MUTANTS = (
     Mutant(
         name="no replica makes room for a wider layout",
         target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
-        before=(
-            "await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))"
-        ),
-        after="pass",
+        before="await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))",
+        after="[KeptEngines() for _ in machine.replicas]",
         tests=(f"{LAYOUTS}::test_an_accelerator_works_for_one_engine_at_a_time",),
     ),
     Mutant(

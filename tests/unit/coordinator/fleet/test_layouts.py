@@ -188,7 +188,7 @@ def test_a_machine_whose_engine_fails_keeps_its_layout_with_a_warning(stage):
             if size == 2:
                 asked.append(size)
                 raise Refused("out of memory")
-            await switch_layout(term, size)
+            return await switch_layout(term, size)
 
         replica.switch_layout = refuse
         stage.control.set_tensor_parallel(2, 2)
@@ -215,7 +215,7 @@ def broken(monkeypatch):
     async def refuse(replica, term, size):
         if replica.name.partition("/")[0] in machines:
             raise Refused("out of memory")
-        await switch_layout(replica, term, size)
+        return await switch_layout(replica, term, size)
 
     monkeypatch.setattr(SimulatedReplica, "switch_layout", refuse)
     return machines
@@ -310,7 +310,7 @@ def test_the_problem_ends_with_the_wish(stage):
             async def refuse(term, size, switch_layout=replica.switch_layout):
                 if size == 2:
                     raise Refused("no")
-                await switch_layout(term, size)
+                return await switch_layout(term, size)
 
             replica.switch_layout = refuse
         stage.control.set_tensor_parallel(2, 2)

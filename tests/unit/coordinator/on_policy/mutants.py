@@ -157,7 +157,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.stop",
         before="self._export(switch, machine, stopped)",
         after="self._export(switch, machine, stopped[1:])",
-        tests=(f"{KV}::test_a_switch_without_a_file_computes_again",),
+        tests=(f"{KV}::test_a_switch_without_a_file_computes_again_and_tells_why",),
     ),
     Mutant(
         name="the report tells the predicted state",

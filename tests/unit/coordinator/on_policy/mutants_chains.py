@@ -10,6 +10,27 @@ REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
 
 MUTANTS = (
     Mutant(
+        name="a refused export has no reason",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._export",
+        before="refused[replica.name] = receipt.refusal",
+        after="pass",
+        tests=(f"{KV}::test_a_switch_without_a_file_computes_again_and_tells_why",),
+    ),
+    Mutant(
+        name="a build counts as a gain that was missed",
+        target="rljob_runtime.coordinator.on_policy.switch_report:predicted_gain",
+        before="decision.gain - decision.unpaid",
+        after="decision.gain",
+        tests=(f"{REPORT}::test_gains_are_summed_over_switches_that_have_both",),
+    ),
+    Mutant(
+        name="gains that were not measured are summed",
+        target="rljob_runtime.coordinator.on_policy.switch_report:_gains",
+        before="told is not None and measured is not None",
+        after="told is not None",
+        tests=(f"{REPORT}::test_gains_are_summed_over_switches_that_have_both",),
+    ),
+    Mutant(
         name="a stage waits while a machine writes its KV",
         target="rljob_runtime.coordinator.on_policy.stops:Stops.apply",
         before="self._stop_in_background(switch)",

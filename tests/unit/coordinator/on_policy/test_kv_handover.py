@@ -66,16 +66,24 @@ def test_what_a_move_takes_becomes_a_rate(tmp_path: Path, late: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "kv"),
-    [(State.RECOMPUTE, KV), (State.MIGRATE, None), (State.MIGRATE, replace(KV, room_bytes=0))],
-    ids=["not wanted", "engines that cannot", "no room"],
+    ("state", "kv", "reason"),
+    [
+        pytest.param(State.RECOMPUTE, KV, None, id="not wanted"),
+        pytest.param(State.MIGRATE, None, "Unsupported", id="engines that cannot"),
+        pytest.param(State.MIGRATE, replace(KV, room_bytes=0), "NoRoom", id="no room"),
+    ],
 )
-def test_a_switch_without_a_file_computes_again(tmp_path: Path, state: State, kv: KvSize | None, late: None) -> None:
+def test_a_switch_without_a_file_computes_again_and_tells_why(
+    tmp_path: Path, state: State, kv: KvSize | None, reason: str | None, late: None
+) -> None:
     run = Run(tmp_path, 4, 1, state=state, kv=kv)
     report = run.play()
     assert run.asked == []
     assert [(one.state, one.kv_bytes) for one in report.switches] == [("Recompute", 0)] * 2
     assert all("prefill" in one.seconds and "export" not in one.seconds for one in run.switches)
+    assert [one.recompute_reason for one in report.switches] == [reason] * 2
+    carried = sum(one.responses for one in report.switches)
+    assert [(one.reason, one.responses) for one in report.recomputed] == ([(reason, carried)] if reason else [])
 
 
 TOKEN_SECONDS = 0.01
@@ -125,6 +133,7 @@ def test_kv_that_is_damaged_is_computed_again_and_told(tmp_path: Path, late: Non
     report = run.play(damage)
     assert run.causes.keys() == {"damaged"}
     assert [(one.state, one.kv_bytes) for one in report.switches] == [("Recompute", 0)]
+    assert [one.reason for one in report.recomputed] == ["Damaged"]
     assert run.costs.unit(1, 4, Part.IMPORT) == PRIORS[Part.IMPORT], "nothing was copied"
 
 
@@ -138,6 +147,7 @@ def test_kv_that_is_gone_is_computed_again(tmp_path: Path, late: None) -> None:
     report = run.play(lose)
     assert run.causes.keys() == {"missing"}
     assert [(one.state, one.kv_bytes) for one in report.switches] == [("Recompute", 0)]
+    assert [one.recompute_reason for one in report.switches] == ["Missing"]
 
 
 def test_an_export_that_fails_loses_the_machine_and_no_response(
@@ -343,7 +353,9 @@ def test_an_export_does_not_wait_for_a_removal_that_hangs(
     run = Run(tmp_path, 4, 1)
     drops = Drops(run, monkeypatch, failures=1, hangs=4.0)
     report = run.play()
-    assert [one.state for one in report.switches] == ["Migrate", "Recompute"]
+    assert [(one.state, one.recompute_reason) for one in report.switches] == [
+        ("Migrate", None), ("Recompute", "Dropping"),
+    ]  # fmt: skip
     stopped = run.switches[1].seconds["stop"]
     assert WAIT_SECONDS <= stopped < WAIT_SECONDS + 0.5
     assert run.files().files == {}

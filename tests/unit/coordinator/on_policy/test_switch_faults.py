@@ -13,7 +13,7 @@ import pytest
 
 from rljob_api.status import Finished, FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.fleet.machine import machine_of
-from rljob_runtime.protocols import Refused
+from rljob_runtime.protocols import KeptEngines, Refused
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import KvAsked, LaidOut, Loaded, MadeRoom, Submitted
@@ -214,11 +214,11 @@ def test_the_seconds_of_a_refused_switch_are_those_of_its_responses(
     """Engines may fail late. Their responses wait until the machine is back in its size."""
     switch_layout = SimulatedReplica.switch_layout
 
-    async def refuse_late(self: SimulatedReplica, term: int, tensor_parallel: int) -> None:
+    async def refuse_late(self: SimulatedReplica, term: int, tensor_parallel: int) -> KeptEngines:
         if tensor_parallel == 4 and machine_of(self.name) == VICTIM:
             await asyncio.sleep(20.0)
             raise Refused("out of memory")
-        await switch_layout(self, term, tensor_parallel)
+        return await switch_layout(self, term, tensor_parallel)
 
     monkeypatch.setattr(SimulatedReplica, "switch_layout", refuse_late)
     run = Run(tmp_path, 4, state=State.RECOMPUTE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from rljob_runtime.coordinator.fleet.machine import RolloutMachine
 from rljob_runtime.coordinator.on_policy.switch_report import MOST_LISTED, switches_report
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.store.tables.rounds import Rounds
+from rljob_runtime.protocols import KvRefusal
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
@@ -42,6 +44,8 @@ def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
         "responses": 3,
         "seconds": 0.412,
         "kvBytes": 0,
+        "predictedGainSeconds": 3.22,
+        "gainSeconds": 2.846,
         "switches": [
             {
                 "machine": "rollout-0",
@@ -59,6 +63,24 @@ def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
             }
         ],
     }
+
+
+def test_gains_are_summed_over_switches_that_have_both() -> None:
+    built = replace(DECIDED, unpaid=20.0)
+    switches = [switch(last_token=19.5), switch(last_token=20.5, decision=built), switch(), switch(decision=None)]
+    report = switches_report(switches, DECIDED)
+    assert report.predicted_gain_seconds == pytest.approx(3.22 + 3.22 - 20.0, abs=0.001)
+    assert report.gain_seconds == pytest.approx(2.846 + 1.846, abs=0.002)
+    assert [one.predicted_seconds for one in report.switches] == [0.512, 20.512, 0.512, None]
+
+
+def test_responses_that_kept_no_kv_are_told_by_reason() -> None:
+    ended = TrajectoryKey(PromptKey(9, 9), 0)
+    not_written = dict.fromkeys([*switch().responses[:2], ended], KvRefusal.NO_ROOM)
+    first = switch(not_written=not_written, not_taken=Counter({KvRefusal.DAMAGED: 1}))
+    report = switches_report([first, switch(not_taken=Counter({KvRefusal.DAMAGED: 4}))], DECIDED)
+    assert {one.reason: one.responses for one in report.recomputed} == {"NoRoom": 2, "Damaged": 5}
+    assert [one.recompute_reason for one in report.switches] == ["NoRoom", "Damaged"]
 
 
 @pytest.mark.parametrize("reached", [1, 0], ids=["refused", "lost"])

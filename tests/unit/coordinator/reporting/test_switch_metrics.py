@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rljob_api.status import LayoutSwitchesReport, RoundReport, SwitchesState
+from rljob_api.status import LayoutSwitchesReport, RecomputedResponses, RoundReport, SwitchesState
 from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats, VisitTotals
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.observers.round_metrics import round_metrics
@@ -13,7 +13,16 @@ TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 SWITCHED = RoundReport(
     round=1,
     layout_switches=LayoutSwitchesReport(
-        state=SwitchesState.SWITCHED, made=20, failed=2, responses=64, seconds=7.5, kv_bytes=4096, switches=()
+        state=SwitchesState.SWITCHED,
+        made=20,
+        failed=2,
+        responses=64,
+        seconds=7.5,
+        kv_bytes=4096,
+        switches=(),
+        recomputed=(RecomputedResponses(reason="NoRoom", responses=9),),
+        predicted_gain_seconds=4.5,
+        gain_seconds=-1.5,
     ),
 )
 NOT_SWITCHED = RoundReport(
@@ -26,15 +35,18 @@ NOT_SWITCHED = RoundReport(
 
 def test_switches_are_counted_over_rounds() -> None:
     metrics = CoordinatorMetrics()
-    for report in (SWITCHED, NOT_SWITCHED, NOT_SWITCHED, RoundReport(round=3)):
+    for report in (SWITCHED, SWITCHED, NOT_SWITCHED, NOT_SWITCHED, RoundReport(round=3)):
         metrics.round(report, TRAINED)
 
     def value(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"rljob_coordinator_{name}_total", labels)
 
-    assert (value("layout_switches", outcome="reached"), value("layout_switches", outcome="failed")) == (20, 4)
-    assert (value("layout_switch_responses"), value("layout_switch_seconds")) == (70, 8.5)
-    assert value("layout_switch_kv_bytes") == 4096
+    assert (value("layout_switches", outcome="reached"), value("layout_switches", outcome="failed")) == (40, 6)
+    assert (value("layout_switch_responses"), value("layout_switch_seconds")) == (134, 16)
+    assert value("layout_switch_kv_bytes") == 8192
+    assert value("layout_switch_recomputed_responses", reason="NoRoom") == 18
+    gains = ("layout_switch_predicted_gain_seconds", "layout_switch_gain_seconds")
+    assert [metrics.registry.get_sample_value(f"rljob_coordinator_{name}") for name in gains] == [9.0, -3.0]
     assert value("rounds_without_layout_switch", reason="NoGain") == 2
     assert value("rounds_without_layout_switch", reason="") is None
 
@@ -47,6 +59,8 @@ def test_observers_receive_their_sums() -> None:
         "round/layout_switches_responses": 64,
         "round/layout_switches_seconds": 7.5,
         "round/layout_switches_kv_bytes": 4096,
+        "round/layout_switches_predicted_gain_seconds": 4.5,
+        "round/layout_switches_gain_seconds": -1.5,
     }
     assert not any("switches" in name for name in round_metrics(RoundReport(round=3), TRAINED))
 

@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
-from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats, ProfileLimits
+from rljob_runtime.protocols import GenerateRequest, KvExport, KvRefusal, KvSize, KvStats, ProfileLimits
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.rollout import kv_exchange
 from rljob_runtime.rollout.attempts import engine_id
@@ -273,7 +273,7 @@ async def test_responses_go_on_in_another_layout_with_their_kv(
         half = Conversation(version, attempt=attempt)
         await half.go_on(replica, SOME)
         receipt = await half.export(replica)
-        assert receipt.refusal == ""
+        assert receipt.refusal is None
         assert receipt.tokens == {
             key(index): (len(half.request(index, None).prompt_token_ids) + len(one.tokens) - 1) // 32 * 32
             for index, one in half.known.items()
@@ -533,8 +533,9 @@ async def test_without_room_nothing_is_written_and_the_responses_stop(
     receipt = await half.export(one)
     assert receipt.file is None
     assert receipt.tokens == {}
-    assert "of 8 responses needs" in receipt.refusal
-    assert "1,000 are free" in receipt.refusal
+    assert receipt.refusal is KvRefusal.NO_ROOM
+    assert "of 8 responses needs" in receipt.message
+    assert "1,000 are free" in receipt.message
     assert not list((tmp_path / "kv").glob("*"))
     assert (await one.poll(1, 0, 0)).stats.running == 0
     await half.go_on(one, kv=receipt.file)
@@ -562,7 +563,7 @@ async def test_an_export_that_fails_stops_the_responses_and_leaves_no_file(
         patched.setattr(*place, fails)
         receipt = await half.export(one)
     assert (receipt.file, receipt.tokens) == (None, {})
-    assert receipt.refusal == "[Errno 24] Too many open files"
+    assert (receipt.refusal, receipt.message) == (KvRefusal.NOT_WRITTEN, "[Errno 24] Too many open files")
     assert not list((tmp_path / "kv").glob("*"))
     assert (await one.poll(1, 0, 0)).stats.running == 0
     await half.go_on(one, kv=receipt.file)
@@ -647,7 +648,7 @@ async def test_a_file_lasts_until_it_is_dropped_or_other_weights_are_loaded(
 async def test_waiting_unknown_and_late_attempts_have_no_kv(small, publisher: Publisher) -> None:
     one = await small()
     empty = await one.export_kv(1, {key(0): 1, key(99): 4})
-    assert (empty.file, empty.tokens, empty.refusal) == (None, {}, "no response has a full block")
+    assert (empty.file, empty.tokens, empty.refusal) == (None, {}, KvRefusal.NO_BLOCK)
     half = Conversation(publisher.version, attempt=4)
     await half.go_on(one, SOME)
     stale = await one.export_kv(1, {key(0): 4})
@@ -661,7 +662,7 @@ async def test_a_replica_without_an_exchange_stops_the_responses(
     settings: EngineSettings, publisher: Publisher
 ) -> None:
     replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset())
-    assert (await replica.export_kv(1, {key(0): 1})).refusal == "this replica transfers no KV"
+    assert (await replica.export_kv(1, {key(0): 1})).refusal is KvRefusal.UNSUPPORTED
     await replica.switch_layout(1, 1)
     await replica.load(1, publisher.version)
     unmoved = await whole(replica, publisher.version)

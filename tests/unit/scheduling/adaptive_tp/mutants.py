@@ -10,15 +10,28 @@ FORECAST = "tests/unit/scheduling/adaptive_tp/test_forecast.py"
 DROPS = "tests/unit/scheduling/adaptive_tp/test_kv_drops.py"
 STAGE = "tests/unit/scheduling/adaptive_tp/test_stage.py"
 GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
-IDLE_PROFILE = "tests/unit/scheduling/adaptive_tp/test_idle_profile.py"
 
 MUTANTS = (
     Mutant(
-        name="engines that were found built take no time to build",
-        target="rljob_runtime.scheduling.adaptive_tp.idle_profile:longest_build",
-        before="seconds >= LEAST_BUILD_SECONDS",
-        after="True",
-        tests=(f"{IDLE_PROFILE}::test_a_start_of_less_than_a_second_was_no_build",),
+        name="a build costs nothing",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts._with_build",
+        before="builds.needed(pair[1])",
+        after="False",
+        tests=(f"{COSTS}::test_engines_that_are_not_built_cost_a_share_of_their_build",),
+    ),
+    Mutant(
+        name="a build is paid by one round",
+        target="rljob_runtime.scheduling.adaptive_tp.snapshot:Builds.share",
+        before="1 / min(max(1, self.rounds), PAYING_ROUNDS)",
+        after="1.0",
+        tests=(f"{COSTS}::test_engines_that_are_not_built_cost_a_share_of_their_build",),
+    ),
+    Mutant(
+        name="later rounds pay for builds without end",
+        target="rljob_runtime.scheduling.adaptive_tp.snapshot:Builds.share",
+        before="min(max(1, self.rounds), PAYING_ROUNDS)",
+        after="max(1, self.rounds)",
+        tests=(f"{COSTS}::test_engines_that_are_not_built_cost_a_share_of_their_build",),
     ),
     Mutant(
         name="bytes of a KV file that is gone are counted as kept",

@@ -27,7 +27,6 @@ from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
     RestingMachine,
     is_enough,
     loads_of,
-    longest_build,
     plan_profiles,
     ways,
 )
@@ -244,11 +243,3 @@ def test_a_visit_without_copies_teaches_nothing_of_them(probes: list[KvStats]) -
     costs = SwitchCosts()
     record_probes(costs, 1, 4, probes)
     assert not costs.measured
-
-
-@pytest.mark.parametrize(
-    ("known", "seconds", "longest"),
-    [(None, 0.9, None), (None, 1.0, 1.0), (40.0, 0.9, 40.0), (40.0, 30.0, 40.0), (40.0, 50.0, 50.0)],
-)
-def test_a_start_of_less_than_a_second_was_no_build(known, seconds, longest):
-    assert longest_build(known, seconds) == longest

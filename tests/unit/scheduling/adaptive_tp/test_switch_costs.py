@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.protocols import KvSize
+from rljob_runtime.scheduling.adaptive_tp.snapshot import ALL_BUILT, PAYING_ROUNDS, Builds
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
     BELIEVED,
     CHECKSUM_RATE,
@@ -32,6 +33,35 @@ NOTHING = Carried(0, 0, 0)
 def test_priors_hold_until_something_is_measured():
     pair = SwitchCosts().table(ENGINES, 4)[1, 4]
     assert pair.seconds(NOTHING) == pytest.approx(sum(PRIORS[part] for part in FIXED))
+
+
+@pytest.mark.parametrize(
+    ("built", "rounds", "share"),
+    [
+        pytest.param(None, 1, 0.0, id="all are built"),
+        pytest.param({1, 4}, 1, 0.0, id="these are built"),
+        pytest.param({1}, 1, 1.0, id="the last round pays all"),
+        pytest.param({1}, 0, 1.0, id="a round beyond the last one"),
+        pytest.param({1}, 5, 0.2, id="five rounds share"),
+        pytest.param({1}, 1000, 1 / PAYING_ROUNDS, id="no more than a few rounds share"),
+    ],
+)
+def test_engines_that_are_not_built_cost_a_share_of_their_build(built, rounds, share):
+    """30 s of a build in place of 0.3 s of a wake, by the priors."""
+    builds = Builds(None if built is None else frozenset(built), rounds)
+    kept, found = (SwitchCosts().table(ENGINES, 4, builds=some)[1, 4] for some in (ALL_BUILT, builds))
+    extra = 29.7 if share else 0.0
+    assert found.fixed == pytest.approx(kept.fixed + share * extra)
+    assert found.unpaid == pytest.approx((1 - share) * extra)
+    assert found.of(NOTHING).state is kept.of(NOTHING).state
+
+
+def test_a_build_is_as_long_as_the_last_ones():
+    costs = SwitchCosts()
+    for _ in range(ENOUGH):
+        costs.record(1, 2, Part.BUILD, 1, 50.3)
+    table = costs.table(ENGINES, 4, builds=Builds(frozenset({1})))
+    assert table[1, 4].fixed - SwitchCosts().table(ENGINES, 4)[1, 4].fixed == pytest.approx(50.0)
 
 
 def test_the_prior_of_a_move_has_a_copy_and_a_checksum_in_each_direction():

@@ -7,9 +7,34 @@ TRAINING_BOUND = "tests/unit/scheduling/layouts/test_training_bound.py"
 PREFILL_CLOCK = "tests/unit/scheduling/layouts/test_prefill_clock.py"
 KV_HANDOVER = "tests/unit/coordinator/on_policy/test_kv_handover.py"
 REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
+LAYOUT_SWITCH = "tests/unit/scheduling/layouts/test_layout_switch.py"
 ADAPTIVE = "tests/unit/scheduling/layouts/test_adaptive_switches.py"
 
 MUTANTS = (
+    Mutant(
+        name="a file that was not used is no reason",
+        target="rljob_runtime.scheduling.layouts.layout_switch:record_import",
+        before="switch.not_taken.update(one.refusals)",
+        after="pass",
+        tests=(f"{KV_HANDOVER}::test_kv_that_is_damaged_is_computed_again_and_told",),
+    ),
+    Mutant(
+        name="prompts count for nothing where responses go on",
+        target="rljob_runtime.scheduling.layouts.layout_switch:replicas_of",
+        before="replace(responses[key], group=groups[key.prompt])",
+        after="Running(0, responses[key].generated, groups[key.prompt])",
+        tests=(
+            f"{LAYOUT_SWITCH}::test_where_responses_go_on",
+            f"{LAYOUT_SWITCH}::test_responses_go_on_where_the_decision_played_them",
+        ),
+    ),
+    Mutant(
+        name="all engines count as built",
+        target="rljob_runtime.scheduling.layouts.adaptive_switches:snapshot_of",
+        before="Builds(machine.built, look.rounds)",
+        after="Builds(None, look.rounds)",
+        tests=(f"{ADAPTIVE}::test_a_build_must_be_repaid",),
+    ),
     Mutant(
         name="a refused switch counts as made after a restart",
         target="rljob_runtime.scheduling.layouts.layout_switch:LayoutSwitch.count",

@@ -96,6 +96,21 @@ def test_the_decision_of_a_look(seen, outcome):
         assert decision.prefill_seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("built", "rounds", "outcome"),
+    [
+        pytest.param({1, 2, 4}, 1, SwitchOutcome.SWITCHED, id="all are built"),
+        pytest.param({1}, 1, SwitchOutcome.NO_GAIN, id="no round after this one"),
+        pytest.param({1}, 100, SwitchOutcome.SWITCHED, id="later rounds use them too"),
+    ],
+)
+def test_a_build_must_be_repaid(built, rounds, outcome):
+    found = replace(look(built=frozenset(built)), rounds=rounds, costs=SwitchCosts({Part.BUILD: 90.0}))
+    (decision,) = AdaptiveSwitches(RULES).decide(found).values()
+    assert decision.outcome is outcome
+    assert (decision.unpaid > 60) == (rounds > 1)
+
+
 def test_each_machine_of_a_look_has_its_decision():
     both = look((1, 1, 1, 1), (2, 2))
     other = SwitchableMachine("b", 2, (), {"b/0": {}, "b/1": {}})

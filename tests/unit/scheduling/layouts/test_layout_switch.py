@@ -1,6 +1,8 @@
 """Layouts of a round and switches inside it: tables and properties of the pure parts."""
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,8 @@ from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.packing import pack
+from rljob_runtime.scheduling.adaptive_tp.snapshot import Running
 from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, NeverSwitch, SwitchableMachine, replicas_of
 from rljob_runtime.scheduling.round import Round
@@ -29,14 +33,20 @@ PACKED = (
     ("siblings are apart", {(0, 0): 9, (1, 0): 9, (0, 1): 7}, ["a", "b"], ["a", "b", "b"]),
     ("as few, whatever the tokens", {(0, 0): 90, (1, 0): 1, (2, 0): 1, (3, 0): 1}, ["a", "b"], ["a", "b", "b", "a"]),
     ("one replica has all", {(0, 0): 2, (0, 1): 3}, ["a"], ["a", "a"]),
+    ("the longer prompt first", {(0, 0): 5, (2, 0): 5, (1, 0): 4, (3, 0): 3}, ["a", "b"], ["b", "a", "b", "a"]),
 )
+
+
+def running(tokens: Mapping[tuple[int, int], int]) -> dict[TrajectoryKey, Running]:
+    """Responses with so many tokens. Every third prompt is longer."""
+    return {response(*place): Running(100 + 50 * (place[0] % 3 == 2), count) for place, count in tokens.items()}
 
 
 @pytest.mark.parametrize(
     ("tokens", "replicas", "expected"), [row[1:] for row in PACKED], ids=[row[0] for row in PACKED]
 )
 def test_where_responses_go_on(tokens, replicas, expected):
-    held = {response(*place): count for place, count in tokens.items()}
+    held = running(tokens)
     found = replicas_of(held, replicas)
     assert [found[key] for key in held if key in found] == list(expected)
 
@@ -46,15 +56,33 @@ def test_where_responses_go_on(tokens, replicas, expected):
     st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True),
 )
 def test_every_response_goes_on_once_and_replicas_have_as_many(tokens, replicas):
-    held = {response(*place): count for place, count in tokens.items()}
+    held = running(tokens)
     found = replicas_of(held, replicas)
     assert found.keys() == held.keys()
     counts = Counter(found.values())
     assert max(counts.values(), default=0) - min((counts[name] for name in replicas), default=0) <= 1
     assert replicas_of(dict(reversed(held.items())), replicas[::-1]) == found, "in any order"
     # The longest ones share no replica while another has none.
-    longest = sorted(held, key=lambda key: (-held[key], key))[: len(replicas)]
+    longest = sorted(held, key=lambda key: (-held[key].generated, -held[key].prompt_tokens, key))[: len(replicas)]
     assert len({found[key] for key in longest}) == len(longest)
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 5), st.integers(0, 3)), st.integers(0, 9), max_size=20),
+    st.integers(1, 8),
+)
+def test_responses_go_on_where_the_decision_played_them(tokens, replicas):
+    held = running(tokens)
+    groups = {prompt: number for number, prompt in enumerate(sorted({key.prompt for key in held}))}
+    played = pack(
+        [replace(one, group=groups[key.prompt]) for key, one in sorted(held.items())], replicas, lambda one: one
+    )
+    found = replicas_of(held, [f"a/{number}" for number in range(replicas)])
+    made = [
+        Counter(replace(held[key], group=groups[key.prompt]) for key, name in found.items() if name == f"a/{number}")
+        for number in range(replicas)
+    ]
+    assert made == [Counter(part) for part in played]
 
 
 @given(st.sampled_from([1, 2, 4]), st.lists(MACHINES, max_size=6))

@@ -14,7 +14,9 @@ from rljob_runtime.protocols import (
     EngineProfile,
     EngineStats,
     GenerateRequest,
+    KeptEngines,
     KvExport,
+    KvRefusal,
     KvStats,
     LoadTiming,
     ProfileLimits,
@@ -43,13 +45,15 @@ from rljob_runtime.simulator.peers.host import Host
 class Engines:
     """Engines of a replica: the first one, the lengths of its responses, and those of other TP sizes.
 
-    With `layouts` (engines by TP size) a replica sleeps until it gets one of them, which takes `layout_seconds`.
+    With `layouts` (engines by TP size) a replica sleeps until it gets one of them, which takes `layout_seconds`, and
+    `build_seconds` more for its first time in this size.
     """
 
     kind: EngineKind
     lengths: Lengths | None = None
     layouts: Mapping[int, EngineKind] = field(default_factory=dict)
     layout_seconds: float = 0.0
+    build_seconds: float = 0.0
 
 
 class SimulatedReplica:
@@ -74,7 +78,9 @@ class SimulatedReplica:
         self._engine = ReplicaEngine(name, engines.kind, engines.lengths, host.pace, host.observe)
         self.held = self._engine.held
         self._layouts = engines.layouts or {1: engines.kind}
-        self._layout_seconds = engines.layout_seconds
+        self._layout_seconds, self._build_seconds = engines.layout_seconds, engines.build_seconds
+        self._built: set[int] = set()
+        """Sizes of which it has an engine."""
         self._free = host.room
         self._layout: int | None = None if engines.layouts else 1
         self._switches = 0
@@ -102,7 +108,7 @@ class SimulatedReplica:
         """Whether it holds no accelerator memory."""
         return self._layout is None
 
-    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> KeptEngines:
         self._begin_command(term)
         async with self._busy:
             if self._layout != tensor_parallel:
@@ -110,12 +116,13 @@ class SimulatedReplica:
                     self._observe(MadeRoom(self.name))
                 self._rest()
         self._asked.fire()
+        return self._kept()
 
-    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+    async def switch_layout(self, term: int, tensor_parallel: int) -> KeptEngines:
         self._begin_command(term)
         async with self._busy:
             if self._layout == tensor_parallel:
-                return
+                return self._kept()
             self._rest()
             if tensor_parallel not in self._layouts:
                 sizes = " and ".join(map(str, sorted(self._layouts)))
@@ -123,11 +130,17 @@ class SimulatedReplica:
             if not self._free():
                 raise Refused(f"{self.name}: the accelerators' memory is in use")
             since = loop_time()
-            await self._pace.sleep(self._layout_seconds)
+            builds = tensor_parallel not in self._built
+            await self._pace.sleep(self._layout_seconds + self._build_seconds * builds)
+            self._built.add(tensor_parallel)
             self._engine.change(self._layouts[tensor_parallel])
             self._layout = tensor_parallel
             self._switches += 1
             self._observe(LaidOut(self.name, tensor_parallel, since))
+        return self._kept()
+
+    def _kept(self) -> KeptEngines:
+        return KeptEngines(frozenset(self._built), len(self._built))
 
     def _rest(self) -> None:
         self._engine.advance()
@@ -256,7 +269,7 @@ class SimulatedReplica:
         size, version, layout = self._engine.kind.kv, self._loaded, self._layout
         self._kv.drop(self.name)
         if size is None or version is None or layout is None:
-            return KvExport(None, {}, 0, 0.0, "the engine transfers no KV")
+            return KvExport(None, {}, 0, 0.0, KvRefusal.UNSUPPORTED, "the engine transfers no KV")
         made = self._engine.progress()
         held = {
             key: full_blocks(max(1, len(self.held[key].request.prompt_token_ids)) + made[key] - 1)
@@ -268,10 +281,10 @@ class SimulatedReplica:
         }
         tokens = {key: count for key, count in held.items() if count}
         if not tokens:
-            return KvExport(None, {}, 0, 0.0, "no response has a full block")
+            return KvExport(None, {}, 0, 0.0, KvRefusal.NO_BLOCK, "no response has a full block")
         file = None if self._weights.full else self._kv.write(self.name, version, tokens, size)
         if file is None:
-            return KvExport(None, {}, 0, 0.0, "the shared memory has no room")
+            return KvExport(None, {}, 0, 0.0, KvRefusal.NO_ROOM, "the shared memory has no room")
         moved = sum(tokens.values())
         seconds = moved * size.accelerator_bytes(layout) * self._engine.kind.kv_byte_seconds
         nbytes = moved * size.token_bytes
