@@ -158,7 +158,9 @@ MUTANTS = (
     Mutant(
         name="no replica makes room for a wider layout",
         target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
-        before="await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))",
+        before=(
+            "await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))"
+        ),
         after="[KeptEngines() for _ in machine.replicas]",
         tests=(f"{LAYOUTS}::test_an_accelerator_works_for_one_engine_at_a_time",),
     ),
