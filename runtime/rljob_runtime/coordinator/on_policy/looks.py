@@ -97,20 +97,20 @@ class Looks:
     def begin(self, done: int, total: int, observed: Callable[[], ObservedEngines]) -> Look | None:
         """Return the look that is due with `done` of `total` responses complete; None if there is none.
 
-        `observe` and `decide` have to follow. A loan waits for the end of switches, and switches for that of a loan."""
+        `observe` and `decide` have to follow. A loan waits for the end of switches. Machines that are not on loan may
+        switch during one."""
         if self._looking:
             return None
         loan = not self._switcher.machines and self._is_due(
             OptionalPolicy.LOANS, lambda: self._loans.is_due(done, total)
         )
-        switch = not self._loans.loaned and self._is_due(
-            OptionalPolicy.SWITCHES, lambda: self._switcher.is_due(done, total)
-        )
+        switch = self._is_due(OptionalPolicy.SWITCHES, lambda: self._switcher.is_due(done, total))
         if not loan and not switch:
             return None
         engines = observed()
         if engines.kv is not None:
             self._switcher.costs.kv = engines.kv
+        self._switcher.costs.build_seconds = self._switcher.longest_build
         machines = self._switcher.candidates(engines.waiting) if switch else []
         if not loan and not machines:
             return None

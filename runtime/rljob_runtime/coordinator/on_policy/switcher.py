@@ -119,6 +119,11 @@ class Switcher:
         """Of these machines, those whose replicas still stop what they generate. Nothing is launched there."""
         return self._stopping
 
+    @property
+    def longest_build(self) -> float | None:
+        """The seconds of the longest build of engines that this coordinator has seen; None before the first."""
+        return self._fleet.layouts.build_seconds
+
     def begin_round(self) -> None:
         """Tell the policy that a round begins."""
         self._policy.begin_round()
@@ -230,7 +235,9 @@ class Switcher:
         if switch.succeeded:
             record_parts(self.costs, switch)
             guard = self._guards.setdefault(switch.machine, SurpriseGuard())
-            guard.switched(switch.start, switch.target, switch.at, switch.total_seconds)
+            # The state of the responses is not measured yet.
+            predicted = switch.decision.seconds if switch.decision is not None else None
+            guard.switched(switch.start, switch.target, switch.at, max(switch.total_seconds, predicted or 0.0))
         else:
             self._fleet.timeline.event("LayoutSwitchFailed", failure_of(switch), row, round=self._step)
         self._ended[switch.machine] = self._running.pop(switch.machine)

@@ -131,6 +131,8 @@ class SwitchCosts:
         self._all = _Measured()
         self.kv: KvSize | None = None
         """Size of the KV that the engines can move, as last observed; None if they move none."""
+        self.build_seconds: float | None = None
+        """The longest build of engines of any size; None if none was measured. It stands for builds of other sizes."""
 
     def record(self, start: int, target: int, part: Part, units: float, seconds: float) -> None:
         """Record a part of a switch; 0 units are ignored. Raises `ValueError` for negative numbers."""
@@ -209,7 +211,8 @@ class SwitchCosts:
     def _with_build(self, cost: PairCost, pair: tuple[int, int], builds: Builds) -> PairCost:
         if not builds.needed(pair[1]):
             return cost
-        extra = max(0.0, self.unit(*pair, Part.BUILD) - self.unit(*pair, Part.WAKE))
+        build = self.build_seconds if self.build_seconds is not None else self.unit(*pair, Part.BUILD)
+        extra = max(0.0, build - self.unit(*pair, Part.WAKE))
         paid = extra * builds.share
         return replace(cost, fixed=cost.fixed + paid, unpaid=extra - paid)
 

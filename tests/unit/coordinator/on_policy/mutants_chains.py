@@ -6,9 +6,24 @@ SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
 FAULTS = "tests/unit/coordinator/on_policy/test_switch_faults.py"
 CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
 KV = "tests/unit/coordinator/on_policy/test_kv_handover.py"
+BESIDE_LOANS = "tests/unit/coordinator/on_policy/test_switches_beside_loans.py"
 REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
 
 MUTANTS = (
+    Mutant(
+        name="no machine switches during a loan",
+        target="rljob_runtime.coordinator.on_policy.looks:Looks.begin",
+        before="self._is_due(OptionalPolicy.SWITCHES, lambda: self._switcher.is_due(done, total))",
+        after="not self._loans.loaned and self._switcher.is_due(done, total)",
+        tests=(f"{BESIDE_LOANS}::test_a_machine_switches_beside_a_loan_and_the_loan_goes_on",),
+    ),
+    Mutant(
+        name="a loan ends because the last other machine switches",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._launch",
+        before="not names and self._loans.loaned and not self.switcher.machines",
+        after="not names and self._loans.loaned",
+        tests=(f"{BESIDE_LOANS}::test_a_machine_switches_beside_a_loan_and_the_loan_goes_on",),
+    ),
     Mutant(
         name="a refused export has no reason",
         target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._export",

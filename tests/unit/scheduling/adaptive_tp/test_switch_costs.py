@@ -62,6 +62,9 @@ def test_a_build_is_as_long_as_the_last_ones():
         costs.record(1, 2, Part.BUILD, 1, 50.3)
     table = costs.table(ENGINES, 4, builds=Builds(frozenset({1})))
     assert table[1, 4].fixed - SwitchCosts().table(ENGINES, 4)[1, 4].fixed == pytest.approx(50.0)
+    costs.build_seconds = 4.3
+    table = costs.table(ENGINES, 4, builds=Builds(frozenset({1})))
+    assert table[1, 4].fixed - SwitchCosts().table(ENGINES, 4)[1, 4].fixed == pytest.approx(4.0), "as this machine's"
 
 
 def test_the_prior_of_a_move_has_a_copy_and_a_checksum_in_each_direction():
