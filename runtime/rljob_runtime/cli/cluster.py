@@ -74,12 +74,14 @@ class Cluster:
             )
         return str(max(running, key=lambda metadata: metadata["creationTimestamp"])["name"])
 
-    def proxied(self, namespace: str, target: str, path: str, headers: Mapping[str, str]) -> str:
-        """Return what a pod serves, through the API server. `target`: name and port. Raises `NoAnswer`."""
+    def proxied(self, namespace: str, target: str, path: str, headers: Mapping[str, str], absent: str = "") -> str:
+        """Return what a pod serves, through the API server. `target`: name and port. Raises `NoAnswer`.
+
+        `absent`: why the pod may serve no such path."""
         from rljob_kube.resources import POD
 
         url = f"{POD.path(namespace, target, 'proxy')}/{path}"
-        return self.ask(f"pod {target} in {namespace}", lambda kube: kube.text(url, headers))
+        return self.ask(f"pod {target} in {namespace}", lambda kube: kube.text(url, headers), absent)
 
     def ask(self, what: str, question: Callable[[KubeClient], Awaitable[T]], absent: str = "") -> T:
         """Return the answer. `absent`: what may be wrong if the server has no such object. Raises `NoAnswer`."""

@@ -18,15 +18,17 @@ class PodText(Protocol):
     def __call__(self, path: str) -> str: ...
 
 
-def pod_text(job: str, namespace: str | None) -> PodText:
-    """Find the coordinator's pod of a job in the cluster of the kubeconfig. Raises `Unusable` and `NoAnswer`."""
+def pod_text(job: str, namespace: str | None, absent: str = "") -> PodText:
+    """Find the coordinator's pod of a job in the cluster of the kubeconfig. Raises `Unusable` and `NoAnswer`.
+
+    `absent`: why the pod may serve no such path."""
     cluster = Cluster()
     space = namespace or cluster.namespace
     found = cluster.rljob(space, job)
     secret = cluster.secret(space, auth_secret_of(job, found["metadata"]["uid"]))
     key = samples_key(base64.b64decode(secret["data"][AUTH_RELAY_KEY]).strip())
     pod = cluster.coordinator_pod(space, job)
-    return lambda path: cluster.proxied(space, f"{pod}:{HEALTH_PORT}", path, {SAMPLES_KEY_HEADER: key})
+    return lambda path: cluster.proxied(space, f"{pod}:{HEALTH_PORT}", path, {SAMPLES_KEY_HEADER: key}, absent)
 
 
 def pieces(text: PodText, path: str) -> Iterator[str]:

@@ -42,6 +42,8 @@ STORE_PATIENCE = 5.0
 
 ServeEpisodes = Callable[[EpisodeBook], contextlib.AbstractAsyncContextManager[None]]
 """Serves the attempts of a book to agents and runners while the context is open."""
+ServeStore = Callable[[StoreAccess], contextlib.AbstractContextManager[None]]
+"""Answers requests from the job's store while the context is open."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,13 @@ async def run_job(
     patience: float = STORE_PATIENCE,
     serve_episodes: ServeEpisodes | None = None,
     switch_policy: SwitchPolicy | None = None,
+    serve_store: ServeStore = contextlib.nullcontext,
 ) -> Finished | None:
     """Run the job's coordinator until the job ends; return its result, or None after `Coordinator.stop`.
 
     `advantages`: the trainer's, of a group's rewards; samples show them. `serve_episodes`: gateway and runners of a job
     with environments, which run from the time at which prompts are open. `switch_policy`: in place of the spec's.
+    `serve_store`: for those who read the store while the job runs.
     Raises `StoreUnusable` if the state folder belongs to another job, another process holds its store for longer than
     `patience` seconds, or its volume is full or fails while the job runs.
     """
@@ -83,6 +87,7 @@ async def run_job(
     with file_errors_stated(path):
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(store.aclose)
+            closing.enter_context(serve_store(store))
             records.close_with(closing)
             prompts = _Prompts(job, folders.scratch, rewards, records.samples, book, serve_episodes, closing)
             term = await store.do(lambda opened: opened.adopt_term(term))

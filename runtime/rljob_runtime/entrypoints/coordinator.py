@@ -43,6 +43,7 @@ from rljob_runtime.coordinator.core.event_loop_lag import EventLoopLag
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.samples.attempt_lines import AttemptLines
 from rljob_runtime.coordinator.store.opening import EarlyReports
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.pod_env import RELAY_KEY, Identity
@@ -74,6 +75,7 @@ async def run(identity: Identity) -> int:
     """
     head = HeadClient()
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
+    attempts = AttemptLines()
     watch = EventLoopLag()
     metrics.watch_loop(lambda: watch.longest_seconds)
 
@@ -89,7 +91,7 @@ async def run(identity: Identity) -> int:
             identity.pod_ip,
             why_not_ready,
             metrics.registry,
-            routes=sample_routes(Path(STATE_DIR), read_key(RELAY_KEY)),
+            routes=sample_routes(Path(STATE_DIR), read_key(RELAY_KEY), attempts),
         ),
         ApiClient.opened(Credentials(in_cluster()), on_request=metrics.count_request) as client,
     ):
@@ -110,7 +112,7 @@ async def run(identity: Identity) -> int:
             await _connect(identity, head)
             term = await lease.take()
             code = await alongside(
-                _coordinate(job, identity, control, lease, term, metrics, started, reward_server, gateway),
+                _coordinate(job, identity, control, lease, term, metrics, started, reward_server, gateway, attempts),
                 lease.keep(),
             )
             await lease.release()
@@ -148,6 +150,7 @@ async def _coordinate(
     started: asyncio.Event,
     reward_server: RewardServerClient | None,
     gateway: PodGateway | None,
+    attempts: AttemptLines,
 ) -> int:
     placement = ActorPlacement(
         shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
@@ -182,6 +185,7 @@ async def _coordinate(
         # A process that holds the store will end: this pod would not have the Lease otherwise.
         patience=math.inf,
         serve_episodes=gateway.serve if gateway is not None else None,
+        serve_store=attempts.reading,
     )
     return 1 if finished is not None and finished.outcome is FinishedOutcome.FAILED else 0
 

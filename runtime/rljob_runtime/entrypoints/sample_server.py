@@ -1,4 +1,4 @@
-"""Sample server: the routes by which `rljob samples JOB` and `rljob timeline JOB` read a job in a cluster.
+"""Sample server: the routes by which `rljob samples`, `rljob episodes` and `rljob timeline` read a job in a cluster.
 
 The requests come through the API server's pod proxy.
 
@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import sqlite3
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
 from rljob_api.constants import SAMPLES_KEY_HEADER, samples_key
 from rljob_runtime.coordinator.core.async_utils import in_daemon_thread
+from rljob_runtime.coordinator.samples.attempt_lines import AttemptLines, NoStore
+from rljob_runtime.coordinator.samples.attempt_rows import Place, Wanted
 from rljob_runtime.evaluation.log import EVALUATIONS
 from rljob_runtime.samples import EvaluationSampleFolder, SampleFolder
 from rljob_runtime.timeline.record import FILE as TIMELINE
@@ -27,19 +31,22 @@ ANSWER_SECONDS = 8.0
 """Longest wait for the volume."""
 MOST_READERS = 2
 """Requests that read the volume concurrently; further ones are refused."""
+TRY_AGAIN = "try again in some seconds"
 
 EVALUATION_SAMPLES = "/evaluation-samples/{name:[-a-z0-9]{1,63}}"
 """No name can leave the folder."""
+EPISODES = r"/episodes/{form:sizes|tokens}/{of:all|round-\d{1,9}|attempt-\d{1,15}}/{attempt:\d{1,15}}/{turn:\d{1,15}}"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
-    """Return the routes. `folder`: the job's. `key`: its relay key.
+def sample_routes(folder: Path, key: bytes, attempts: AttemptLines) -> list[web.RouteDef]:
+    """Return the routes. `folder`: the job's. `key`: its relay key. `attempts`: of its episodes.
 
     `/samples` lists the rounds; `/samples/ROUND/OFFSET`, `/rounds/OFFSET`, `/evaluations/OFFSET` and `/timeline/OFFSET`
     return lines of a file from a byte on, and nothing at its end. `/evaluation-samples/NAME` has the samples of an
-    evaluation, as `/samples` has those of rounds."""
+    evaluation, as `/samples` has those of rounds. `/episodes/FORM/OF/ATTEMPT/TURN` returns the lines after this place
+    (`attempt_lines`), of `all` attempts, of those that `round-N` trained on, or of `attempt-N`."""
     volume = _VolumeReader(samples_key(key))
 
     def samples_of(request: web.Request) -> SampleFolder:
@@ -48,21 +55,33 @@ def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
 
     async def rounds(request: web.Request) -> web.Response:
         samples = samples_of(request)
-        return await volume.answer(request, lambda: " ".join(map(str, samples.rounds())).encode())
+        return await volume.answer(request, _apart(lambda: " ".join(map(str, samples.rounds())).encode()))
 
     async def one_round(request: web.Request) -> web.Response:
         samples = samples_of(request)
         number, offset = (int(request.match_info[name]) for name in ("round", "offset"))
-        return await volume.answer(request, lambda: lines(samples.file(number), offset, MOST_BYTES))
+        return await volume.answer(request, _apart(lambda: lines(samples.file(number), offset, MOST_BYTES)))
 
     def one_file(name: str) -> Handler:
         path = folder / name
 
         async def serve(request: web.Request) -> web.Response:
             offset = int(request.match_info["offset"])
-            return await volume.answer(request, lambda: lines(path, offset, MOST_BYTES) if path.exists() else b"")
+            read = _apart(lambda: lines(path, offset, MOST_BYTES) if path.exists() else b"")
+            return await volume.answer(request, read)
 
         return serve
+
+    async def episodes(request: web.Request) -> web.Response:
+        given = request.match_info
+        kind, _, number = given["of"].partition("-")
+        wanted = Wanted(
+            step=int(number) if kind == "round" else None,
+            attempt=int(number) if kind == "attempt" else None,
+            tokens=given["form"] == "tokens",
+        )
+        after = Place(int(given["attempt"]), int(given["turn"]))
+        return await volume.answer(request, partial(attempts.after, after, wanted, MOST_BYTES))
 
     return [
         *(
@@ -73,7 +92,13 @@ def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
         web.get(r"/rounds/{offset:\d{1,15}}", one_file("rounds.jsonl")),
         web.get(r"/evaluations/{offset:\d{1,15}}", one_file(EVALUATIONS)),
         web.get(r"/timeline/{offset:\d{1,15}}", one_file(TIMELINE)),
+        web.get(EPISODES, episodes),
     ]
+
+
+def _apart(read: Callable[[], bytes]) -> Callable[[], Awaitable[bytes]]:
+    """Return a read of the volume in a thread of its own."""
+    return partial(in_daemon_thread, read, "sample-server")
 
 
 class _VolumeReader:
@@ -83,21 +108,27 @@ class _VolumeReader:
         self._key = key.encode()
         self._reading = 0
 
-    async def answer(self, request: web.Request, read: Callable[[], bytes]) -> web.Response:
+    async def answer(self, request: web.Request, read: Callable[[], Awaitable[bytes]]) -> web.Response:
         given = request.headers.get(SAMPLES_KEY_HEADER, "")
         if not hmac.compare_digest(given.encode(), self._key):
             return web.Response(status=403, text=f"header {SAMPLES_KEY_HEADER} is missing or wrong\n")
         if self._reading >= MOST_READERS:
-            return web.Response(status=503, text="other readers wait for the volume\n")
+            return web.Response(status=503, text=f"other readers wait for the volume: {TRY_AGAIN}\n")
         self._reading += 1
 
-        work = asyncio.ensure_future(in_daemon_thread(read, "sample-server"))
+        work = asyncio.ensure_future(read())
         work.add_done_callback(self._release)
         try:
             text = await asyncio.wait_for(asyncio.shield(work), ANSWER_SECONDS)
         except FileNotFoundError:
             return web.Response(status=404, text="no such round\n")
-        except (TimeoutError, OSError) as error:
+        except NoStore:
+            return web.Response(status=503, text=f"the coordinator has not opened its store: {TRY_AGAIN}\n")
+        except TimeoutError:
+            return web.Response(
+                status=504, text=f"the volume does not answer within {ANSWER_SECONDS:g} s: {TRY_AGAIN}\n"
+            )
+        except (OSError, sqlite3.Error) as error:
             return web.Response(status=504, text=f"the volume does not answer: {error}\n")
         return web.Response(body=text, content_type="text/plain", charset="utf-8")
 

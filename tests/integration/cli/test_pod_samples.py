@@ -22,6 +22,7 @@ from rljob_api.constants import AUTH_RELAY_KEY, SAMPLES_KEY_HEADER, auth_secret_
 from rljob_kube.connection import Connection
 from rljob_kube.resources import SECRET, Json
 from rljob_runtime.cli import app, pod_files
+from rljob_runtime.coordinator.samples.attempt_lines import AttemptLines
 from rljob_runtime.entrypoints import sample_server
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.sample_server import sample_routes
@@ -92,7 +93,7 @@ async def key(operator: Any, server: Server, address: str) -> bytes:
 @pytest.fixture
 async def coordinator(key: bytes, folder: Path, address: str, port: int) -> AsyncIterator[None]:
     """What the coordinator's process serves."""
-    async with serve(address, lambda: None, CollectorRegistry(), port, sample_routes(folder, key)):
+    async with serve(address, lambda: None, CollectorRegistry(), port, sample_routes(folder, key, AttemptLines())):
         yield
 
 
@@ -146,7 +147,7 @@ async def test_without_one_of_them_a_line_names_it(rljob: Rljob, server: Server,
 async def test_a_pod_refuses_a_key_that_is_not_its_own(
     rljob: Rljob, server: Server, key: bytes, folder: Path, address: str, port: int
 ) -> None:
-    routes = sample_routes(folder, b"another job's")
+    routes = sample_routes(folder, b"another job's", AttemptLines())
     async with serve(address, lambda: None, CollectorRegistry(), port, routes):
         done = await rljob(set(RIGHTS))
     assert done.exit_code == 1

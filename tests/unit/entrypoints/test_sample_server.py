@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from rljob_api.constants import SAMPLES_KEY_HEADER, samples_key
 from rljob_runtime.cli.pod_files import pieces
 from rljob_runtime.cli.samples.pods import PodSource
+from rljob_runtime.coordinator.samples.attempt_lines import AttemptLines
 from rljob_runtime.entrypoints import sample_server
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.sample_server import lines, sample_routes
@@ -36,7 +37,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 async def url(folder, unused_port) -> AsyncIterator[str]:
-    routes: list[web.RouteDef] = sample_routes(folder, KEY)
+    routes: list[web.RouteDef] = sample_routes(folder, KEY, AttemptLines())
     async with serve("127.0.0.1", lambda: None, CollectorRegistry(), unused_port, routes):
         yield f"http://127.0.0.1:{unused_port}"
 
@@ -103,7 +104,9 @@ async def test_a_client_reads_the_timeline(folder, url, monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["", "wrong", KEY.decode()])
-@pytest.mark.parametrize("path", ["samples", "samples/4/0", "rounds/0", "evaluations/0", "timeline/0"])
+@pytest.mark.parametrize(
+    "path", ["samples", "samples/4/0", "rounds/0", "evaluations/0", "timeline/0", "episodes/tokens/all/0/0"]
+)
 async def test_without_the_key_nothing_is_told(url, path, key):
     status, text = await get(f"{url}/{path}", key)
     assert status == 403

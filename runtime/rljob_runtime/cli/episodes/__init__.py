@@ -1,4 +1,4 @@
-"""`rljob episodes`: shows the episodes of a run's store, and writes them for other programs."""
+"""`rljob episodes`: shows the episodes of a job's store, and writes them for other programs."""
 
 from rljob_runtime.cli.episodes.command import episodes
 

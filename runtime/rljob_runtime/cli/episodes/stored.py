@@ -1,24 +1,20 @@
-"""Stored attempts: the episodes of a run, read from a copy of its store.
+"""Stored attempts: the episodes of a run, as its store has them.
 
-The store is that of any runtime since format 12. It has tokens and log-probabilities of each turn, and no texts: those
-are in the files of samples.
+A store has tokens and log-probabilities of each turn, and no texts: those are in the files of samples.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rljob_runtime.audit.open_store import FILE, store_copy
-from rljob_runtime.audit.stored_keys import add_sources, prompt_of
+from rljob_runtime.audit.stored_keys import add_sources
 from rljob_runtime.cli.files import Unusable
-from rljob_runtime.coordinator.store.tables.turns import NODE, node_of, pauses_of
-from rljob_runtime.samples import all_folders
-from rljob_runtime.samples.episode import SampleEpisode
+from rljob_runtime.coordinator.samples.attempt_rows import ALL, START, Columns, Row, Wanted, attempt_rows
+from rljob_runtime.coordinator.store.tables.turns import node_of, pauses_of
 from rljob_runtime.scheduling.episodes.counts import EpisodeCounts, episode_counts
 from rljob_runtime.scheduling.episodes.node import Node
 from rljob_runtime.scheduling.episodes.times import AttemptTimes, Pause, TurnSpan, attempt_times
@@ -40,6 +36,7 @@ class StoredAttempt:
     ended: float | None
     round: int | None
     nodes: Mapping[int, Node] = field(default_factory=dict)
+    """Without log-probabilities, and with other tokens of the same number, where only sizes were read."""
     spans: Mapping[int, TurnSpan] = field(default_factory=dict)
     stored: Mapping[int, float] = field(default_factory=dict)
     """When each node was stored, in seconds of the epoch."""
@@ -60,60 +57,67 @@ class StoredAttempt:
         return attempt_times(self.started, self.ended, self.spans.values(), self.pauses)
 
 
-def stored_attempts(run: Path, number: int | None = None, attempt: int | None = None) -> Iterator[StoredAttempt]:
-    """Yield the attempts of a run in the order in which they began.
+def stored_attempts(run: Path, wanted: Wanted = ALL) -> Iterator[StoredAttempt]:
+    """Yield the attempts of a run in the order in which they began, from a copy of its store.
 
-    `number`: only those that this round trained on. `attempt`: only this one. Raises `NoHistory`, and `Unusable` for a
-    store without episodes."""
+    The store is that of any runtime since format 12. Raises `NoHistory`, and `Unusable` for one without episodes."""
     with store_copy(run / FILE if run.is_dir() else run) as db:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"episodes", "turns"} <= tables:
             raise Unusable(f"{run} has no episodes: it is the run of an earlier version")
         add_sources(db)
-        timed = "opened" in {row[1] for row in db.execute("PRAGMA table_info(turns)")}
-        pauses = "pauses" if "pauses" in {row[1] for row in db.execute("PRAGMA table_info(episodes)")} else "NULL"
-        rows = db.execute(
-            "SELECT id, epoch, idx, sample, environment, started, state, ifnull(reached, cause), reward, metrics,"
-            f" ended, step, {pauses} FROM episodes"
-            " WHERE (?1 IS NULL OR step = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
-            (number, attempt),
-        ).fetchall()
-        for row in rows:
-            yield _attempt(db, row, timed)
+        yield from attempts_of(attempt_rows(db, wanted, START, Columns.of(db)))
 
 
-def kept_texts(run: Path) -> dict[int, SampleEpisode]:
-    """Return the episodes of a run's samples, by the number of their attempt. Raises `OSError` and `TornFile`.
+def attempts_of(rows: Iterable[Row]) -> Iterator[StoredAttempt]:
+    """Yield the attempts of rows. One that was deleted while it was read is left out."""
+    attempt: Row | None = None
+    nodes: list[Row] = []
+    for row in rows:
+        if "turn" in row:
+            nodes.append(row)
+            continue
+        yield from _complete(attempt, nodes)
+        attempt, nodes = row, []
+    yield from _complete(attempt, nodes)
 
-    The samples of training and of evaluations: the store has the attempts of both.
-    """
-    folders = all_folders(run)
-    found = (one.episode for folder in folders for number in folder.rounds() for one in folder.read(number))
-    return {one.attempt: one for one in found if one is not None}
 
-
-def _attempt(db: sqlite3.Connection, row: tuple[Any, ...], timed: bool) -> StoredAttempt:
-    number, epoch, index, sample, environment, started, state, end, reward, metrics, ended, step, pauses = row
-    turns = db.execute(
-        f"SELECT {'opened' if timed else 'NULL'}, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY node",
-        (number,),
-    ).fetchall()
-    nodes = [node_of(one[2:]) for one in turns]
-    known = list(zip(nodes, turns, strict=True))
-    return StoredAttempt(
-        number=number,
-        prompt=str(prompt_of(db, epoch, index)),
-        sample=sample,
-        environment=environment,
-        started=started,
-        state=state,
-        end=end,
-        reward=reward,
-        metrics=json.loads(metrics or "{}"),
-        ended=ended,
-        round=step,
-        nodes={node.id: node for node in nodes},
-        spans={node.id: TurnSpan(opened, at) for node, (opened, at, *_) in known if opened is not None},
-        stored={node.id: at for node, (_, at, *_) in known},
-        pauses=pauses_of(pauses),
+def _complete(row: Row | None, nodes: Sequence[Row]) -> Iterator[StoredAttempt]:
+    if row is None or len(nodes) < row["nodes"]:
+        return
+    tree = {one["node"]: _node(one) for one in nodes}
+    yield StoredAttempt(
+        number=row["attempt"],
+        prompt=row["prompt"],
+        sample=row["sample"],
+        environment=row["environment"],
+        started=row["started"],
+        state=row["state"],
+        end=row["end"],
+        reward=row["reward"],
+        metrics=json.loads(row["metrics"] or "{}"),
+        ended=row["ended"],
+        round=row["round"],
+        nodes=tree,
+        spans={one["node"]: TurnSpan(one["opened"], one["stored"]) for one in nodes if one["opened"] is not None},
+        stored={one["node"]: one["stored"] for one in nodes},
+        pauses=pauses_of(row["pauses"]),
     )
+
+
+def _node(row: Row) -> Node:
+    tokens, logprobs = row["tokens"], row["logprobs"]
+    sizes = isinstance(tokens, int)
+    node = node_of(
+        (
+            row["node"],
+            row["parent"],
+            row["kind"],
+            row["version"],
+            row["digest"],
+            b"" if sizes else tokens,
+            logprobs,
+            row["finish"],
+        )
+    )
+    return replace(node, token_ids=range(tokens)) if sizes else node

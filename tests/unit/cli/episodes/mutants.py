@@ -2,7 +2,31 @@
 
 from hack.mutants import Mutant
 
+PODS = "tests/unit/cli/episodes/test_pods.py"
+ROUTE = "tests/unit/entrypoints/test_episode_route.py"
+
 MUTANTS = (
+    Mutant(
+        name="a table of episodes fetches all tokens",
+        target="rljob_runtime.cli.episodes.command:episodes",
+        before="tokens=False",
+        after="tokens=True",
+        tests=(f"{PODS}::test_the_table_needs_no_tokens",),
+    ),
+    Mutant(
+        name="a folder's name hides the job of a namespace",
+        target="rljob_runtime.cli.episodes.command:_source",
+        before="namespace is None and Path(job).exists()",
+        after="Path(job).exists()",
+        tests=(f"{PODS}::test_a_namespace_asks_the_cluster_though_there_is_a_folder",),
+    ),
+    Mutant(
+        name="an attempt that was deleted while it was read has a part of its turns",
+        target="rljob_runtime.cli.episodes.stored:_complete",
+        before='row is None or len(nodes) < row["nodes"]',
+        after="row is None",
+        tests=(f"{ROUTE}::test_an_attempt_that_is_deleted_while_it_is_read_is_left_out",),
+    ),
     Mutant(
         name="a turn above a fork is new in each trajectory",
         target="rljob_runtime.cli.episodes.atif:atif_documents",

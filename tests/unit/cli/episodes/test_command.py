@@ -1,73 +1,34 @@
-"""`rljob episodes RUN`: a table for people, and ATIF whose tokens are those of the store."""
+"""`rljob episodes FOLDER`: a table for people, and ATIF whose tokens are those of the store."""
 
 from __future__ import annotations
 
 import json
 import math
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.coordinator.store.tables.kept_samples import SampleRules
-from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
+from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.samples import EvaluationSampleFolder, SampleFolder
-from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage, SampleTurn
+from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleTurn
 from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd
-from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.evaluation import evaluation_key
+from tests.support.kept_run import write_run
 from tests.support.sample_episodes import episode_sample
-from tests.support.stored_episodes import given, open_round, sampled, settle
+from tests.support.stored_episodes import given, sampled
 
 RUN = CliRunner()
-PROMPT = PromptKey(0, 0)
-KEY = TrajectoryKey(PROMPT, 0)
-TRUNCATED = EpisodeEnd(EndState.TRUNCATED, limit=Limit.TURNS)
-
-FIRST, SECOND = ("1", "0.0.0", "calc", "truncated:", "turns"), ("2", "0.1.0", "calc", "completed")
-CALL = SampleCall("add", '{"a": 1}', "call_2_0")
-TEXTS = SampleEpisode(
-    "calc",
-    attempt=1,
-    turns=(
-        SampleTurn(
-            2, messages=(SampleMessage("system", "S"), SampleMessage("user", "Q")), sampled="I add.", calls=(CALL,)
-        ),
-        SampleTurn(4, after=2, messages=(SampleMessage("tool", "3", "call_2_0"),), sampled="It is 3."),
-        SampleTurn(6, after=2, messages=(SampleMessage("user", "again"),), sampled="Four."),
-    ),
-)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Path]:
-    """A run that trained on an episode of three turns, of which the third is a branch, and on one without a sample."""
+def run(tmp_path: Path) -> Path:
     folder = tmp_path / "my-agent"
     folder.mkdir()
-    store = Store(folder / "state.db", "uid-1")
-    store.samples.rules = SampleRules(0, seed=7, advantages=lambda rewards: rewards)
-    store.start_at(Boundary(0, Cursor()))
-    other = PromptKey(0, 1)
-    plan = open_round(store, 1, PROMPT, other)
-    number = store.turns.begin(KEY, 1, 10.0, "calc")
-    store.turns.commit(number, [given(1, 0, 1, 1, 1), sampled(2, 1, 3)], b"{}", 12.5, 11.0)
-    store.turns.commit(number, [given(3, 2, 4, 4), sampled(4, 3, 5, 6)], b"{}", 15.0, 14.5)
-    store.turns.commit(number, [given(5, 2, 7), sampled(6, 5, 8, version=2)], b"{}", 16.0, 15.5)
-    store.turns.end(number, TRUNCATED, 17.0, 0.5, {"calls": 1})
-    store.trajectories.append(1, [Tokens(KEY, 0, (3, 5, 6, 8), (-1.0,) * 4)])
-    second = TrajectoryKey(other, 0)
-    number = store.turns.begin(second, 1, 20.0, "calc")
-    store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 9)], b"{}", 21.0)
-    store.turns.end(number, EpisodeEnd(EndState.COMPLETED), 22.0, 1.0)
-    store.trajectories.append(1, [Tokens(second, 0, (9,), (-1.0,))])
-    settle(store, plan)
-    store.close()
-    SampleFolder(folder).write(1, [episode_sample(TEXTS)], keep=9)
+    write_run(folder)
     return folder
 
 
@@ -102,7 +63,15 @@ def test_the_table_has_ends_turns_tokens_and_seconds(run):
     )
     only = RUN.invoke(app, ["episodes", str(run), "--attempt", "2"]).output
     assert len(only.splitlines()) == 2
-    assert "no episode is kept" in RUN.invoke(app, ["episodes", str(run), "--round", "7"]).output
+
+
+@pytest.mark.parametrize("form", ["table", "atif"])
+def test_where_no_episode_is_kept_it_is_said_beside_the_output(run, form):
+    done = RUN.invoke(app, ["episodes", str(run), "--round", "7", "--format", form])
+    assert done.exit_code == 0
+    told = done.stdout if form == "table" else done.stderr
+    assert told.startswith("no such episode is kept: ")
+    assert form == "table" or done.stdout == ""
 
 
 def test_a_trajectory_has_the_stores_tokens_and_the_samples_texts(run):

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
-from rljob_api.constants import SAMPLES_KEY_HEADER, samples_key
+from rljob_api.constants import samples_key
 from rljob_runtime.cli import app
 from rljob_runtime.samples import Sample, SampleOutcome
-
-KEY = "k" * 64
-UID = "12345678-aaaa"
-PODS = "/api/v1/namespaces/team/pods"
-SECRET = "/api/v1/namespaces/team/secrets/demo-auth-12345678"
-PROXY = f"{PODS}/demo-coordinator-2:8080/proxy"
-
-
-def pod(name: str, phase: str, created: str) -> dict[str, object]:
-    return {"metadata": {"name": name, "creationTimestamp": created}, "status": {"phase": phase}}
+from tests.support.pod_proxy import JOB, KEY, PODS, PROXY, SECRET, ApiServer, pod, served
 
 
 def line(number: int) -> str:
@@ -32,71 +20,19 @@ def line(number: int) -> str:
     return one.to_json() + "\n"
 
 
-class ApiServer:
-    """Answers GET by path; `refused` paths with that status."""
-
-    def __init__(self) -> None:
-        first, second = line(0), line(1)
-        self.answers: dict[str, object] = {
-            "/apis/rljob.dev/v1alpha1/namespaces/team/rljobs/demo": {"metadata": {"name": "demo", "uid": UID}},
-            SECRET: {"data": {"relay-key": base64.b64encode(f"{KEY}\n".encode()).decode()}},
-            PODS: {
-                "items": [
-                    pod("demo-coordinator-1", "Running", "2026-11-27T08:00:00Z"),
-                    pod("demo-coordinator-2", "Running", "2026-11-27T09:00:00Z"),
-                    pod("demo-coordinator-3", "Failed", "2026-11-27T10:00:00Z"),
-                ]
-            },
-            f"{PROXY}/samples": "4 5",
-            f"{PROXY}/samples/5/0": first,
-            f"{PROXY}/samples/5/{len(first.encode())}": second,
-            f"{PROXY}/samples/5/{len((first + second).encode())}": "",
-        }
-        self.refused: dict[str, int] = {}
-        self.keys: list[str | None] = []
-
-    def answer(self, request: BaseHTTPRequestHandler) -> tuple[int, str]:
-        path = request.path.partition("?")[0]
-        if path.startswith(PROXY):
-            self.keys.append(request.headers.get(SAMPLES_KEY_HEADER))
-        if path in self.refused or path not in self.answers:
-            status = self.refused.get(path, 404)
-            reason = {403: "Forbidden", 404: "NotFound"}[status]
-            return status, json.dumps(
-                {"kind": "Status", "reason": reason, "message": f"{path} {reason}", "code": status}
-            )
-        found = self.answers[path]
-        return 200, found if isinstance(found, str) else json.dumps(found)
-
-
 @pytest.fixture
-def server(tmp_path, monkeypatch) -> Iterator[ApiServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     api = ApiServer()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, text = api.answer(self)
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain; charset=utf-8")
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *given: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{http.server_port}"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
-            "current-context": "x",
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    first, second = line(0), line(1)
+    api.answers |= {
+        f"{PROXY}/samples": "4 5",
+        f"{PROXY}/samples/5/0": first,
+        f"{PROXY}/samples/5/{len(first.encode())}": second,
+        f"{PROXY}/samples/5/{len((first + second).encode())}": "",
+    }
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with served(api, tmp_path / "config"):
         yield api
-        http.shutdown()
 
 
 def test_the_newest_running_coordinator_is_asked_with_a_derived_key(server):
@@ -133,7 +69,7 @@ def end_pods(server: ApiServer) -> None:
 
 
 def remove_job(server: ApiServer) -> None:
-    del server.answers["/apis/rljob.dev/v1alpha1/namespaces/team/rljobs/demo"]
+    del server.answers[JOB]
 
 
 NO_FOLDER = "demo: no folder here; in the cluster: "

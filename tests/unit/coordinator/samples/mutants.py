@@ -3,8 +3,30 @@
 from hack.mutants import Mutant
 
 EVALUATED = "tests/unit/coordinator/evaluation/test_samples.py"
+ROUTE = "tests/unit/entrypoints/test_episode_route.py"
 
 MUTANTS = (
+    Mutant(
+        name="an answer has all attempts of the store",
+        target="rljob_runtime.coordinator.samples.attempt_lines:AttemptLines.after",
+        before="text and len(text) + len(line) > most",
+        after="False",
+        tests=(f"{ROUTE}::test_a_client_reads_what_a_copy_of_the_store_says",),
+    ),
+    Mutant(
+        name="a reader of attempts has a store that is closed",
+        target="rljob_runtime.coordinator.samples.attempt_lines:AttemptLines.reading",
+        before="self._store = None",
+        after="pass",
+        tests=(f"{ROUTE}::test_without_an_open_store_a_client_is_told_to_try_again",),
+    ),
+    Mutant(
+        name="the store's thread reads an answer in one call",
+        target="rljob_runtime.coordinator.samples.attempt_rows:part",
+        before="found and (left < 0 or len(found) == PART_ROWS)",
+        after="False",
+        tests=(f"{ROUTE}::test_the_stores_work_runs_between_parts",),
+    ),
     Mutant(
         name="lengths of an abandoned round stay",
         target="rljob_runtime.coordinator.samples.length_writer:unwritten",
