@@ -40,16 +40,18 @@ def caller_folder_name() -> str:
     return "-".join(["toy-caller", *(recipe(Path(source)) for source in sources)])
 
 
-def followers() -> dict[str, Mapping[str, float]]:
-    """Return the shares of the tokens that may follow a token, for each token at which the model speaks."""
+def followers(call: str = CALL, call_end: str = CALL_END) -> dict[str, Mapping[str, float]]:
+    """Return the shares of the tokens that may follow a token, for each token at which the model speaks.
+
+    `call`, `call_end`: tokens of the call, before and after its expression."""
     numbers = dict.fromkeys(DIGITS, 1 / len(DIGITS))
-    after = {CALL_END: 1 - GOES_ON} | dict.fromkeys(OPERATORS, GOES_ON / len(OPERATORS))
+    after = {call_end: 1 - GOES_ON} | dict.fromkeys(OPERATORS, GOES_ON / len(OPERATORS))
     return {
-        ROLES[2]: {CALL: 1.0},
-        CALL: numbers,
+        ROLES[2]: {call: 1.0},
+        call: numbers,
         **dict.fromkeys(DIGITS, after),
         **dict.fromkeys(OPERATORS, numbers),
-        CALL_END: {EOS: 1.0},
+        call_end: {EOS: 1.0},
     }
 
 
@@ -73,18 +75,20 @@ def caller_config() -> LlamaConfig:
 
 
 def _build(target: Path) -> None:
-    save_taught(target, SEED, _written)
+    save_taught(target, SEED, lambda: written(calculator_tokenizer(), followers()))
 
 
-def _written() -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
-    """Write the table into the output layer, and zeros where a layer adds its result."""
+def written(
+    tokenizer: PreTrainedTokenizerFast, said: Mapping[str, Mapping[str, float]]
+) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    """Write a table of `followers` into the output layer, and zeros where a layer adds its result."""
     import torch
     from transformers import LlamaForCausalLM
 
-    tokenizer, model = calculator_tokenizer(), LlamaForCausalLM(caller_config())
+    model = LlamaForCausalLM(caller_config())
     ids = tokenizer.get_vocab()
     table = torch.zeros(VOCABULARY, VOCABULARY)
-    for token, shares in followers().items():
+    for token, shares in said.items():
         for follower, share in shares.items():
             table[ids[follower], ids[token]] = CERTAINTY + math.log(share)
     with torch.no_grad():

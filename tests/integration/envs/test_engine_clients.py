@@ -22,6 +22,8 @@ from tests.support.envs.engine_site import (
     assert_trained_tokens_are_the_engines,
     play,
 )
+from tests.support.envs.packages import MINI_VARIABLES
+from tests.support.envs.shell_caller import TURNS, shell_caller
 from tests.support.rows import slow
 from tests.support.virtual_env import virtual_env
 
@@ -95,6 +97,16 @@ for further in (*task["record"]["further"], None):
 with open(os.environ["RLJOB_RESULT"], "w") as file:
     json.dump({"reward": float(bool(result.final_output))}, file)
 '''
+MINI_CONFIG = """
+agent: {system_template: You have a shell., instance_template: "{{task}}"}
+model: {observation_template: "{{output.returncode}} {{output.output}}"}
+"""
+"""Its own prompts are longer than this model's context."""
+MINI = """
+"$0" --yolo --exit-immediately --cost-limit 0 --config mini.yaml --model "openai/$OPENAI_MODEL" \\
+  --output "$HOME/run.json" --task "2+3"
+grep -q '"exit_status": "Submitted"' "$HOME/run.json" && echo '{"reward": 1}' > "$RLJOB_RESULT"
+"""
 SYSTEM = {"role": "system", "content": "Answer in one word."}
 ASKED = {"role": "user", "content": "What is the capital of France?"}
 FURTHER = ("And of Italy?", "And of Spain?")
@@ -204,3 +216,23 @@ def test_the_agents_sdk_of_openai_asks_a_real_model(tmp_path: Path) -> None:
     (episode,) = played.episodes.values()
     assert len(episode.turns) == 1 + len(FURTHER)
     assert (len(episode.sequences), played.gateway.forks) == (1, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["Reference", "VLLM"])
+def test_mini_swe_agent_gives_a_models_commands_to_a_shell(engine: str, tmp_path: Path) -> None:
+    """By a toy that calls the shell in every turn: SmolLM2 does so too seldom."""
+    python = virtual_env(tmp_path / "venv", "mini-swe-agent==2.4.6")
+    (tmp_path / "mini.yaml").write_text(MINI_CONFIG)
+    variables = (f"{name}={value}" for name, value in MINI_VARIABLES.items())
+    command = ["env", *variables, "sh", "-c", MINI, str(python.parent / "mini")]
+    question = Question({"kind": "Agent", "command": command}, (ASKED,))
+    played = play(engine, shell_caller(tmp_path / "model"), tmp_path, {"mini": question}, temperature=1.0)
+    assert_trained_tokens_are_the_engines(played)
+    (report,), (episode,) = played.reports().values(), played.episodes.values()
+    assert report.reward == 1.0, "it has submitted"
+    assert len(episode.turns) == TURNS
+    assert (len(episode.sequences), played.gateway.forks, played.gateway.malformed_calls) == (1, 0, 0)
+    asked, answered = (text_of(played.tokenizer(), turn) for turn in (episode.turns[0].tokens, episode.turns[1].prompt))
+    expression = asked.partition("$((")[2].partition("))")[0]
+    assert f"<tool>0 {eval(expression)}\n" in answered

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.envs.packages import MINI_VARIABLES
 from tests.support.envs.site import call, open_site, scripted
 from tests.support.virtual_env import virtual_env
 
@@ -38,11 +39,6 @@ with open(os.environ["RLJOB_RESULT"], "w") as file:
 MINI = """
 exec "$0" --yolo --exit-immediately --cost-limit 0 --model "openai/$OPENAI_MODEL" --output "$HOME/run.json" --task "2+3"
 """
-MINI_VARIABLES = {
-    "MSWEA_CONFIGURED": "true",
-    "MSWEA_COST_TRACKING": "ignore_errors",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-}
 SUBMIT = '{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}'
 
 

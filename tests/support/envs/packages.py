@@ -15,6 +15,12 @@ from tests.support.virtual_env import virtual_env
 
 START_SECONDS = 240.0
 INIT_SECONDS = 300.0
+MINI_VARIABLES = {
+    "MSWEA_CONFIGURED": "true",
+    "MSWEA_COST_TRACKING": "ignore_errors",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Of mini-swe-agent: it asks its user nothing, and nothing is downloaded."""
 HANGMAN = {"id": "textarena", "args": {"taskset": {"game": "Hangman-v0"}}}
 """A text game of the package verifiers."""
 SECRET_WORD = "cat"
