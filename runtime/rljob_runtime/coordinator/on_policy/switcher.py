@@ -146,16 +146,16 @@ class Switcher:
     def _view(self, machine: RolloutMachine, waiting: Mapping[str, int]) -> SwitchableMachine:
         refused = self._fleet.layouts.refused(machine.name)
         guard = self._guards.get(machine.name)
+        before = self._before.get(machine.name, NO_SWITCHES).ended
         return SwitchableMachine(
-            machine.name,
-            machine.tensor_parallel,
-            tuple(size for size in self._sizes if size != machine.tensor_parallel and size not in refused),
-            {replica.name: {} for replica in machine.replicas},
-            sum(waiting.get(replica.name, 0) for replica in machine.replicas),
-            self._before.get(machine.name, NO_SWITCHES).ended
-            + sum(switch.machine == machine.name for switch in self.switches),
-            guard.closed if guard is not None else frozenset(),
-            self._fleet.layouts.built(machine.name),
+            name=machine.name,
+            tensor_parallel=machine.tensor_parallel,
+            sizes=tuple(size for size in self._sizes if size != machine.tensor_parallel and size not in refused),
+            engines={replica.name: {} for replica in machine.replicas},
+            switches=before + sum(switch.machine == machine.name for switch in self.switches),
+            closed=guard.closed if guard is not None else frozenset(),
+            built=self._fleet.layouts.built(machine.name),
+            queued=sum(waiting.get(replica.name, 0) for replica in machine.replicas),
         )
 
     def decide(self, look: SwitchLook) -> Mapping[str, SwitchDecision]:

@@ -75,7 +75,7 @@ class SwitchOutcome(StrEnum):
     """The speed of this size, or of every other one, is unknown, or no length was observed yet."""
     MAX_SWITCHES = "MaxSwitches"
     WAITING = "Waiting"
-    """Responses wait for an engine: the aligned phase is not over."""
+    """Responses wait for a launch, or in an engine, and no other size would run all of them."""
     ONE_SIZE = "OneSize"
     """The machine has engines of one size only."""
     IDLE = "Idle"
@@ -114,8 +114,8 @@ def decide(
     plan = plan_switches(curve, snapshot.tensor_parallel, known, snapshot.accelerators, pairs, left, snapshot.closed)
     target = plan.best
     if target is None:
-        outcome = SwitchOutcome.KV_CACHE_FULL if plan.full else SwitchOutcome.NO_GAIN
-        return SwitchDecision(outcome, without=plan.never)
+        full = SwitchOutcome.WAITING if snapshot.queued else SwitchOutcome.KV_CACHE_FULL
+        return SwitchDecision(full if plan.full else SwitchOutcome.NO_GAIN, without=plan.never)
     cost = pairs[snapshot.tensor_parallel, target].of(curve[0].carried)
     gain = plan.never - plan.now[target]
     if not is_worth(gain, plan.never, cost.seconds, rules):

@@ -30,6 +30,27 @@ class SizedEngine:
     kv_room_tokens: float = inf
     max_running: int = MAX_RUNNING
 
+    def share(self, batch: float, context: float) -> float:
+        """Return the share of these responses that run at a time: the others wait for a place, or for cache.
+
+        `context`: tokens of all of them in the cache.
+
+        >>> from rljob_runtime.perf_model.latency_model import LatencyModel
+        >>> engine = SizedEngine(LatencyModel(((1, 0.01),), 0.0, 0.0, 0.0, 0.0), kv_tokens=1000, max_running=8)
+        >>> engine.share(4, 500), engine.share(4, 2000), engine.share(16, 500)
+        (1.0, 0.5, 0.5)
+        """
+        return min(1.0, self.kv_tokens / max(context, 1.0), self.max_running / max(batch, 1.0))
+
+    def decode(self, batch: int, context: float, steps: float) -> float:
+        """Return the seconds until each of these responses has so many tokens more. Those that do not fit take turns.
+
+        The prefill of a response that was preempted is not in it."""
+        share = self.share(batch, context + batch * steps / 2)
+        if share == 1:
+            return self.latency.decode(batch, context, steps)
+        return self.latency.decode(max(1, round(batch * share)), context * share, steps) / share
+
 
 @dataclass(frozen=True)
 class Builds:
@@ -86,11 +107,11 @@ class OtherEngine:
 class MachineSnapshot:
     """A machine in the middle of a round.
 
-    `replicas`: running responses by replica. `waiting`: responses that its engines or the dispatcher did not start.
-    `groups` and `wanted`: as in a round; the first `wanted` complete groups end it. Without `groups`, every response
-    runs to its end. `lengths`: of this round and the last ones, with running and stopped responses censored.
-    `max_tokens`: limit of a response. `switches`: of this machine in this round. `closed`: (from, to)
-    that are not used again in this round. `builds`: the engines that it has yet to build."""
+    `replicas`: the responses of each replica. `queued`: those of them that wait in an engine. `waiting`: further ones,
+    which the dispatcher did not start. `groups` and `wanted`: as in a round; the first `wanted` complete groups end it.
+    Without `groups`, every response runs to its end. `lengths`: of this round and the last ones, with running and
+    stopped responses censored. `max_tokens`: limit of a response. `switches`: of this machine in this round. `closed`:
+    (from, to) that are not used again in this round. `builds`: the engines that it has yet to build."""
 
     tensor_parallel: int
     accelerators: int
@@ -98,6 +119,7 @@ class MachineSnapshot:
     lengths: Survival
     max_tokens: int
     waiting: int = 0
+    queued: int = 0
     groups: Sequence[OpenGroup] = ()
     wanted: int = 0
     elsewhere: tuple[OtherEngine, ...] = ()

@@ -94,7 +94,7 @@ class Stage:
             replicas=tuple(map(tuple, self.replicas)),
             lengths=Survival([*past, *self.ended], [*cut, *self._play.stopped, *running]),
             max_tokens=max_tokens,
-            waiting=self.waiting,
+            queued=self.waiting,
             groups=[OpenGroup(missing) for missing in self._play.missing],
             wanted=self._play.wanted,
             switches=len(self.switches),
@@ -114,7 +114,7 @@ def generate(
     choose: Chooser | None = None,
     race: Race | None = None,
 ) -> StageResult:
-    """Play a stage that starts with this size. `choose` is asked at each look, and not while responses wait.
+    """Play a stage that starts with this size. `choose` is asked at each look.
 
     `race`: what it keeps; None for all. Raises `ValueError` if it keeps more than it launches."""
     return _Play(asked, size, engines, accelerators, costs, race).run(choose)

@@ -6,6 +6,9 @@ last. It has the response that ends last, and more than an even share of the oth
 from replica to replica, and the machine waits for the fullest. Without that, a size with many replicas would look
 faster than one with few.
 
+Responses that exceed the cache of their engine, or its places, take turns there. So the plan sees what it costs to stay
+in a size that will be full.
+
 PAT's Algorithm 1 compares one step ahead, and its current size by the fullest group with candidates by even shares. The
 plan judges all sizes alike, and knows that a switch becomes cheaper as responses end.
 """
@@ -129,7 +132,8 @@ def _segment(before: Point, after: Point, began: float, engine: SizedEngine, rep
     tokens = (before.tokens + after.tokens) / 2 / chance
     batch = fullest(running, began / chance, replicas)
     context = tokens / running * batch
-    step = _base(engine, batch) + engine.latency.context_token_seconds * context
+    share = engine.share(batch, context)
+    step = (_base(engine, batch * share) + engine.latency.context_token_seconds * context * share) / share
     return (after.steps - before.steps) * chance * step
 
 
@@ -155,9 +159,9 @@ def _largest(count: int) -> float:
 
 def _base(engine: SizedEngine, batch: float) -> float:
     """Return the seconds of a step of a batch that need not be a whole number."""
-    whole = int(batch)
+    whole = max(1, int(batch))
     low = engine.latency.base(whole)
-    return low + (engine.latency.base(whole + 1) - low) * (batch - whole)
+    return low + (engine.latency.base(whole + 1) - low) * max(0.0, batch - whole)
 
 
 def _fits(curve: Sequence[Point], engine: SizedEngine, replicas: int) -> list[bool]:

@@ -2,8 +2,8 @@
 
 The plan expects all responses in lockstep and evenly spread. A real machine is done when its fullest replica is, so a
 switch is played before it is made: now, one look later, and never, on the same draws. Between two ends on a replica its
-batch is constant, so a play costs one event per response. Prefill and preemptions after a switch are not played; the
-cost of the switch has the former, and a plan leaves room against the latter.
+batch is constant, so a play costs one event per response. Responses that exceed a cache take turns. Prefill is not
+played: the cost of a switch has that of its responses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rljob_runtime.perf_model.batch_timeline import BatchTimeline, race_ends
-from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.adaptive_tp.draws import Draw
 from rljob_runtime.scheduling.adaptive_tp.packing import pack
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, Running, SizedEngine
@@ -36,11 +35,11 @@ def play(
     race would be taken there."""
     here = [list(zip(running, left, strict=True)) for running, left in zip(snapshot.replicas, draw.here, strict=True)]
     other = [
-        (_nearest(engines, one.tensor_parallel).latency, list(zip(one.running, left, strict=True)))
+        (_nearest(engines, one.tensor_parallel), list(zip(one.running, left, strict=True)))
         for one, left in zip(snapshot.elsewhere, draw.elsewhere, strict=True)
     ]
     size = snapshot.tensor_parallel
-    race = _Race(snapshot, [(engines[size].latency, load) for load in here], other)
+    race = _Race(snapshot, [(engines[size], load) for load in here], other)
     for switch in switches:
         race.run(switch.left)
         carried = race.carried()
@@ -49,7 +48,7 @@ def play(
         seconds = costs[size, switch.target].seconds(carried_by(response for response, _ in carried))
         size = switch.target
         loads = pack(carried, snapshot.accelerators // size, lambda run: run[0])
-        race.move(engines[size].latency, loads, race.now + seconds)
+        race.move(engines[size], loads, race.now + seconds)
     return race.run(0)
 
 
@@ -61,11 +60,11 @@ def _nearest(engines: Mapping[int, SizedEngine], size: int) -> SizedEngine:
 class _Engine(BatchTimeline):
     """An engine of the machine or of another one."""
 
-    def __init__(self, latency: LatencyModel, load: Load, start: float = 0.0) -> None:
+    def __init__(self, engine: SizedEngine, load: Load, start: float = 0.0) -> None:
         self.runs = sorted((left, place, response) for place, (response, left) in enumerate(load))
         """Sorted by their end."""
         lefts, contexts = [run[0] for run in self.runs], [run[2].context for run in self.runs]
-        super().__init__(lefts, contexts, latency.decode, start, [run[2].group for run in self.runs])
+        super().__init__(lefts, contexts, engine.decode, start, [run[2].group for run in self.runs])
 
     def rest(self, now: float) -> list[tuple[Running, float]]:
         """Return the active responses at `now` with their tokens, and the steps that each has left.
@@ -90,12 +89,12 @@ class _Race:
     def __init__(
         self,
         snapshot: MachineSnapshot,
-        here: Sequence[tuple[LatencyModel, Load]],
-        other: Sequence[tuple[LatencyModel, Load]],
+        here: Sequence[tuple[SizedEngine, Load]],
+        other: Sequence[tuple[SizedEngine, Load]],
     ) -> None:
         self.now = 0.0
         self._mine = len(here)
-        self._engines = [_Engine(latency, load) for latency, load in (*here, *other)]
+        self._engines = [_Engine(engine, load) for engine, load in (*here, *other)]
         self._missing = [group.missing for group in snapshot.groups]
         self._complete = sum(missing <= 0 for missing in self._missing)
         self._wanted = snapshot.wanted
@@ -119,10 +118,10 @@ class _Race:
             return []
         return [run for engine in self._engines[: self._mine] for run in engine.rest(self.now)]
 
-    def move(self, latency: LatencyModel, loads: Sequence[Load], start: float) -> None:
+    def move(self, engine: SizedEngine, loads: Sequence[Load], start: float) -> None:
         """Continue the machine's responses on other engines, from `start`: nothing of the machine happens before."""
         self.now = start
-        self._engines = [*(_Engine(latency, load, start) for load in loads), *self._engines[self._mine :]]
+        self._engines = [*(_Engine(engine, load, start) for load in loads), *self._engines[self._mine :]]
         self._mine = len(loads)
         self._ends = race_ends(self._engines, self._missing)
 

@@ -48,6 +48,7 @@ def snapshot_of(machine: SwitchableMachine, look: SwitchLook) -> MachineSnapshot
         lengths=round_.lengths.curve,
         max_tokens=round_.lengths.max_tokens,
         waiting=machine.waiting,
+        queued=machine.queued,
         groups=round_.groups,
         wanted=round_.wanted,
         elsewhere=tuple(

@@ -27,7 +27,7 @@ class SwitchableMachine:
     """A machine of a round that may switch now.
 
     `sizes`: the other sizes that it may have. `engines`: the unfinished responses of each replica, with their tokens so
-    far. `waiting`: responses of the round that no replica has, and those that wait in this machine's engines.
+    far. `waiting`: responses of the round that no replica has. `queued`: of its own, those that wait in its engines.
     `switches`: of this machine in this round. `closed`: (from, to) that it does not use again in this round. `built`:
     sizes that it has engines of; None: of every size.
     """
@@ -40,6 +40,7 @@ class SwitchableMachine:
     switches: int = 0
     closed: frozenset[tuple[int, int]] = frozenset()
     built: frozenset[int] | None = None
+    queued: int = 0
 
     @property
     def responses(self) -> Mapping[TrajectoryKey, int]:
@@ -61,7 +62,7 @@ def with_responses(
         replace(
             machine,
             engines={name: engines.get(name, {}) for name in machine.engines},
-            waiting=machine.waiting + waiting,
+            waiting=waiting,
         )
         for machine in machines
     ]

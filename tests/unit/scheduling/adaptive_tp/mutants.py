@@ -142,6 +142,27 @@ MUTANTS = (
         tests=(f"{POLICY}::test_the_decision",),
     ),
     Mutant(
+        name="a full cache slows nothing",
+        target="rljob_runtime.scheduling.adaptive_tp.snapshot:SizedEngine.share",
+        before="min(1.0, self.kv_tokens / max(context, 1.0), self.max_running / max(batch, 1.0))",
+        after="1.0",
+        tests=(f"{POLICY}::test_the_decision[it leaves a full size]",),
+    ),
+    Mutant(
+        name="a play knows no full cache",
+        target="rljob_runtime.scheduling.adaptive_tp.tail:_Engine.__init__",
+        before="engine.decode",
+        after="engine.latency.decode",
+        tests=(f"{POLICY}::test_the_decision[it leaves a full size]",),
+    ),
+    Mutant(
+        name="a machine stays while responses wait in its engines",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:_refused",
+        before="snapshot.waiting",
+        after="snapshot.waiting or snapshot.queued",
+        tests=(f"{POLICY}::test_the_decision[one waits in its engine]",),
+    ),
+    Mutant(
         name="a machine switches any number of times",
         target="rljob_runtime.scheduling.adaptive_tp.policy:_refused",
         before="snapshot.switches >= rules.max_switches",

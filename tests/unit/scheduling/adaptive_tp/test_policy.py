@@ -32,6 +32,8 @@ ALIGNED = machine((60, 60, 60, 60), generated=0)
 FULL_ENGINES = {1: ENGINES[1], 2: engine(2, kv_tokens=300), 4: engine(4, kv_tokens=300)}
 BUSY_ENGINES = {1: ENGINES[1], **{size: replace(engine(size), max_running=size // 2) for size in (2, 4)}}
 """Each machine of a wider size runs two of the four responses together."""
+SOON_FULL = {1: engine(1, kv_tokens=2_000), 2: ENGINES[2], 4: ENGINES[4]}
+"""60 responses are 6,000 tokens with their prompts, and will be some 50,000."""
 WIDER_IS_WORSE = {1: ENGINES[1], 2: engine(2, slow=3), 4: engine(4, slow=4)}
 
 
@@ -52,6 +54,15 @@ WIDER_IS_WORSE = {1: ENGINES[1], 2: engine(2, slow=3), 4: engine(4, slow=4)}
             id="a start that is too wide goes narrow",
         ),
         pytest.param(replace(TAIL, waiting=1), ENGINES, RULES, 0.5, SwitchOutcome.WAITING, None, id="one waits"),
+        pytest.param(
+            replace(TAIL, queued=1), ENGINES, RULES, 0.5, SwitchOutcome.SWITCHED, 4, id="one waits in its engine"
+        ),
+        pytest.param(
+            replace(TAIL, queued=1), FULL_ENGINES, RULES, 0.5, SwitchOutcome.WAITING, None, id="and would in others"
+        ),
+        pytest.param(
+            ALIGNED, SOON_FULL, RULES, 0.5, SwitchOutcome.SWITCHED, 2, id="it leaves a size before it is full"
+        ),
         pytest.param(
             replace(TAIL, replicas=((), ())), ENGINES, RULES, 0.5, SwitchOutcome.IDLE, None, id="nothing runs"
         ),
@@ -103,6 +114,19 @@ def test_the_decision(snapshot, engines, rules, fixed, expected, target):
     decision = decide(snapshot, engines, costs(fixed), rules)
     assert decision.outcome is expected
     assert decision.target == target
+
+
+@given(st.integers(1, 200), st.integers(1, 50_000), st.integers(1, 500), st.integers(100, 100_000), st.integers(1, 64))
+def test_responses_that_do_not_fit_take_turns(batch, context, steps, kv_tokens, places):
+    """Nothing is faster for it, and what fits is as fast as ever."""
+    one = replace(ENGINES[1], kv_tokens=kv_tokens, max_running=places)
+    seconds, alone = one.decode(batch, context, steps), one.latency.decode(batch, context, steps)
+    if batch <= places and context + batch * steps <= kv_tokens:
+        assert seconds == alone
+    assert seconds >= 0.95 * alone
+    assert one.decode(batch, context, steps) <= replace(one, kv_tokens=max(1, kv_tokens // 2)).decode(
+        batch, context, steps
+    ) * (1 + 1 / batch)
 
 
 def test_a_decision_tells_what_it_predicts():

@@ -70,7 +70,8 @@ def look(counts=(1, 1, 1, 1), elsewhere=(), **machine) -> SwitchLook:
     ("seen", "outcome"),
     [
         pytest.param(look(), SwitchOutcome.SWITCHED, id="a tail"),
-        pytest.param(look(waiting=1), SwitchOutcome.WAITING, id="requests wait in an engine"),
+        pytest.param(look(waiting=1), SwitchOutcome.WAITING, id="requests wait for a launch"),
+        pytest.param(look(queued=1), SwitchOutcome.SWITCHED, id="requests wait in an engine"),
         pytest.param(look(sizes=()), SwitchOutcome.ONE_SIZE, id="it refused the other sizes"),
         pytest.param(look(switches=3), SwitchOutcome.MAX_SWITCHES, id="it switched often"),
         pytest.param(look(closed=frozenset({(1, 2), (1, 4)})), SwitchOutcome.NO_GAIN, id="pairs are closed"),
@@ -294,9 +295,9 @@ def test_responses_are_those_of_the_machines_replicas():
     keys = [TrajectoryKey(PromptKey(0, index), 0) for index in range(3)]
     held = [(Launch(key, Lease(f"a/{index % 2}", 1)), 7 + index) for index, key in enumerate(keys)]
     held.append((Launch(TrajectoryKey(PromptKey(1, 0), 0), Lease("b/0", 1)), 5))
-    (found,) = with_responses([SwitchableMachine("a", 1, (2,), {"a/0": {}, "a/1": {}}, waiting=2)], held, 3)
+    (found,) = with_responses([SwitchableMachine("a", 1, (2,), {"a/0": {}, "a/1": {}}, queued=2)], held, 3)
     assert found.engines == {"a/0": {keys[0]: 7, keys[2]: 9}, "a/1": {keys[1]: 8}}
-    assert found.waiting == 5
+    assert (found.waiting, found.queued) == (3, 2)
 
 
 def test_what_happened_says_most_about_a_round():
