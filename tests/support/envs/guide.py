@@ -17,6 +17,8 @@ GUIDE = (ROOT / "docs/guides/bring-your-own-agent.md").read_text(encoding="utf-8
 TOOLS, PROGRAM = "A model with tools", "Any program"
 OPEN_ENV, VERIFIERS = "An OpenEnv environment", "An environment of the verifiers package"
 CLUSTER, RUNNER = "On a cluster", "The runner"
+SECTIONS = (TOOLS, PROGRAM, OPEN_ENV, VERIFIERS, CLUSTER)
+"""Those that have environments."""
 
 
 def blocks(section: str, language: str) -> list[str]:
@@ -33,13 +35,14 @@ def environment(section: str) -> dict[str, Any]:
 
 def environments(section: str) -> list[dict[str, Any]]:
     """Return all environments of a section's blocks; of several with one name, the first."""
-    found: list[dict[str, Any]] = []
-    for block in blocks(section, "yaml"):
-        document = yaml.safe_load(block)
-        if isinstance(document, dict):
-            document = document.get("environments", [])
-        found += document
+    found = [one for block in environments_of_blocks(section) for one in block]
     return list({one["name"]: one for one in reversed(found)}.values())[::-1]
+
+
+def environments_of_blocks(section: str) -> list[list[dict[str, Any]]]:
+    """Return the environments of each block of a section, as a manifest has them."""
+    documents = [yaml.safe_load(block) for block in blocks(section, "yaml")]
+    return [one["environments"] if isinstance(one, dict) else one for one in documents]
 
 
 def write_files(folder: Path, *sections: str) -> list[str]:

@@ -20,7 +20,7 @@ import yaml
 from rljob_api import load
 from rljob_api.constants import ANNOTATION_SETTINGS
 from rljob_api.spec.environments import Environment
-from rljob_env.config import AGENT, GIT_RESTORE, OPEN_ENV, VERIFIERS, load_config
+from rljob_env.config import AGENT, GIT_RESTORE, OPEN_ENV, POD, VERIFIERS, load_config
 from rljob_env.episode import Harness
 from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.verifiers.harness import VerifiersHarness
@@ -64,6 +64,27 @@ async def test_the_program_of_the_guide_asks_the_model_and_is_rewarded(root: Pat
     async with open_site() as site, site.stack:
         report = await site.report_of(site.agent(root, sys.executable, *config.command[1:]), seconds=120.0)
         assert (report.reward, report.metrics["characters"], report.failed) == (1.0, 1, None)
+
+
+@pytest.mark.parametrize("section", guide.SECTIONS)
+def test_every_block_of_the_guide_is_what_a_job_may_have(section: str) -> None:
+    """Each block by itself, and those of one section together: no block hides another one of its name."""
+    found = guide.environments_of_blocks(section)
+    assert found
+    for block in found:
+        job = load(minimal({"spec.environments": block}))
+        assert [one.name for one in job.spec.environments] == [one["name"] for one in block]
+    if section != guide.CLUSTER:  # there later blocks add to the environments of earlier sections
+        names = [one["name"] for block in found for one in block]
+        assert len(names) == len(set(names))
+
+
+def test_the_pod_for_each_episode_of_the_guide_is_replaced_by_the_operator() -> None:
+    (one,) = (one for one in guide.environments(guide.PROGRAM) if one.get("reset") == "Pod")
+    (made,) = Cluster(with_environments(one)).decide().deployments
+    assert made["spec"]["replicas"] == one["runners"] == 16
+    settings = json.loads(made["spec"]["template"]["metadata"]["annotations"][ANNOTATION_SETTINGS])
+    assert (settings["environment"]["reset"], settings["environment"]["episodesPerRunner"]) == (POD, 1)
 
 
 def test_the_working_copies_of_the_guide_are_those_of_a_runner(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
 from rljob_runtime.protocols.environments import EpisodeReport, HarnessLimit
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.protocols.turns import EpisodeAttempt
+from rljob_runtime.protocols.turns import EpisodeAttempt, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.limits import Limit, Limits
 from rljob_runtime.scheduling.episodes.responses import ScoredEpisode, group_of
@@ -71,6 +71,18 @@ async def test_a_limit_without_a_turn_is_said_and_is_no_reward(tmp_path: Any) ->
         assert (
             kept.end.detail == "the agent ended without an answer of the model, after the limit of seconds was reached"
         )
+
+
+async def test_a_first_prompt_beyond_the_limit_of_tokens_is_no_reward(tmp_path: Any) -> None:
+    """Its program is refused, and there is no token to train on."""
+    async with bench(tmp_path, Limits(tokens=3)) as made:
+        episode = await made.begun()
+        with pytest.raises(TurnRefused, match="tokens"):
+            await made.book.turns.turn(made.ask(episode, [1, 2, 3]))
+        kept = await reported(made, episode, 1.0, EpisodeReport(1.0))
+        assert kept.end is not None
+        assert (kept.end.cause, kept.reward) == (AbortCause.NO_TURN, None)
+        assert kept.end.reason.endswith("without an answer of the model, after the limit of tokens was reached")
 
 
 async def test_the_next_coordinator_trains_on_it_as_one_that_was_cut(tmp_path: Any) -> None:
