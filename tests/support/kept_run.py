@@ -23,6 +23,7 @@ CALL = SampleCall("add", '{"a": 1}', "call_2_0")
 TEXTS = SampleEpisode(
     "calc",
     attempt=1,
+    tools=("add", "subtract"),
     turns=(
         SampleTurn(
             2, messages=(SampleMessage("system", "S"), SampleMessage("user", "Q")), sampled="I add.", calls=(CALL,)

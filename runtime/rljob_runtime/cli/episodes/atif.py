@@ -41,7 +41,7 @@ def atif_documents(job: str, attempt: StoredAttempt, texts: SampleEpisode | None
             "schema_version": SCHEMA,
             "session_id": f"{job}/{attempt.prompt}.{attempt.sample}",
             "trajectory_id": f"{attempt.number}-{leaf.id}",
-            "agent": {"name": attempt.environment, "version": version("rljob"), "model_name": job},
+            "agent": _agent_of(job, attempt.environment, texts),
             "steps": steps,
             "final_metrics": _sums(steps),
             "extra": _facts(attempt),
@@ -68,6 +68,16 @@ def _steps(
             spoke = _agent(node, turn, prompt, attempt.stored[node.id]) | copied
             yield spoke
         prompt += node.token_ids
+
+
+def _agent_of(job: str, environment: str, texts: SampleEpisode | None) -> Json:
+    """Return the agent, with the names of the tools that the model was offered.
+
+    They are `extra`: `tool_definitions` of the standard are whole schemas, and only names are kept."""
+    agent: Json = {"name": environment, "version": version("rljob"), "model_name": job}
+    if texts is not None and texts.tools:
+        agent["extra"] = {"tools": list(texts.tools)}
+    return agent
 
 
 def _given(message: SampleMessage) -> Json:

@@ -34,4 +34,13 @@ MUTANTS = (
         after="",
         tests=("tests/unit/cli/episodes/test_command.py::test_each_sampled_token_is_in_one_step_that_is_no_copy",),
     ),
+    Mutant(
+        name="an exported trajectory does not say which tools the model had",
+        target="rljob_runtime.cli.episodes.atif:_agent_of",
+        before="texts is not None and texts.tools",
+        after="False",
+        tests=(
+            "tests/unit/cli/episodes/test_command.py::test_the_agent_has_the_names_of_the_tools_that_it_was_offered",
+        ),
+    ),
 )

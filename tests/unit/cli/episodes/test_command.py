@@ -100,6 +100,15 @@ def test_a_trajectory_has_the_stores_tokens_and_the_samples_texts(run):
     assert "No sample of this episode is kept" in bare["notes"]
 
 
+def test_the_agent_has_the_names_of_the_tools_that_it_was_offered(run):
+    """One that was never called too. Only names are kept, so the standard's definitions of tools are absent."""
+    agents = [one["agent"] for one in documents(str(run))]
+    assert [one.get("extra") for one in agents] == [{"tools": ["add", "subtract"]}] * 2 + [None]
+    assert {(one["name"], one["model_name"], "tool_definitions" in one) for one in agents} == {
+        ("calc", "my-agent", False)
+    }
+
+
 def test_an_attempt_of_an_evaluation_has_the_texts_of_its_sample(run):
     store = Store(run / "state.db", "uid-1")
     for index, name in enumerate(("held", "held", "other")):
