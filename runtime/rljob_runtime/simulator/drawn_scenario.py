@@ -293,7 +293,8 @@ def _with_best_model(scenario: Scenario, random_: random.Random) -> Scenario:
 
 
 _HARNESS_FAULTS = tuple((fault, 25) for fault in HarnessFault)
-"""A fifth of the attempts in jobs with such faults."""
+"""Three in ten of the attempts in jobs with such faults. Those of an attempt are drawn in the order of `HarnessFault`,
+so that a new fault takes its share from attempts without one."""
 
 
 def _with_episodes(scenario: Scenario, random_: random.Random) -> Scenario:
@@ -307,7 +308,8 @@ def _with_episodes(scenario: Scenario, random_: random.Random) -> Scenario:
         max_tokens=tokens,
         max_forks=forks,
     )
-    return replace(scenario, episodes=episodes)
+    # A harness that hangs holds its round for all of its time and the overtime, and several rounds may have one.
+    return replace(scenario, episodes=episodes, patience_seconds=2 * scenario.patience_seconds)
 
 
 def _with_versions(scenario: Scenario, random_: random.Random) -> Scenario:

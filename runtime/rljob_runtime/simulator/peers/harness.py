@@ -37,9 +37,13 @@ class Fault(StrEnum):
     """The runner hands the attempt back at its end, as one that is told to end does."""
     CRASH_AFTER_CALL = "crash after call"
     """As `CRASH`, between a call of a tool and the turn that follows from it."""
+    HANGS = "hangs"
+    """The harness never ends, and no deadline ends it, while its runner goes on sending heartbeats."""
+    ASKS_AFTER_END = "asks after end"
+    """The harness requests a turn and reports a call of a tool after its end was reported."""
 
 
-OF_PROGRAM = frozenset((Fault.REWRITE, Fault.SILENT, Fault.SUBAGENTS))
+OF_PROGRAM = frozenset((Fault.REWRITE, Fault.SILENT, Fault.SUBAGENTS, Fault.HANGS, Fault.ASKS_AFTER_END))
 """What a program does, and does again when it runs again."""
 
 
@@ -77,10 +81,29 @@ class HarnessScript:
             drawn -= chance
         return None
 
+    def prompt_tokens_of(self, key: TrajectoryKey) -> int:
+        """Return the number of tokens of a prompt."""
+        return self.prompt_tokens
+
+    def most_tokens_of(self, key: TrajectoryKey, turn: int) -> int:
+        """Return the most tokens that the harness permits a turn."""
+        return self.turn_tokens
+
+    def calls_tools(self, key: TrajectoryKey, turn: int) -> bool:
+        """Return whether tools are called after a turn."""
+        return True
+
+    def tool_tokens_of(self, key: TrajectoryKey, turn: int) -> int:
+        """Return the number of tokens that tools add to the context after a turn."""
+        return self.tool_tokens
+
+    def usual_tool_seconds(self, key: TrajectoryKey, turn: int) -> float:
+        """Return the seconds of the tools after a turn: half to one and a half times those of the script."""
+        return self.tool_seconds * (0.5 + digest("tool", self.seed, str(key), turn) % 1000 / 1000)
+
     def tool_seconds_of(self, key: TrajectoryKey, turn: int, fault: Fault | None) -> float:
-        """Return the seconds of the tools after a turn: half to one and a half times the usual ones."""
-        share = 0.5 + digest("tool", self.seed, str(key), turn) % 1000 / 1000
-        return self.tool_seconds * share * (SLOW_TOOL_FACTOR if fault is Fault.SLOW else 1.0)
+        """Return the seconds of the tools after a turn, in an attempt with this fault."""
+        return self.usual_tool_seconds(key, turn) * (SLOW_TOOL_FACTOR if fault is Fault.SLOW else 1.0)
 
     def observation_of(self, key: TrajectoryKey, node: int, rank: int, replay: bool) -> str:
         """Return what a call of a tool answers. `rank`: of the attempt; it matters where tools answer otherwise."""

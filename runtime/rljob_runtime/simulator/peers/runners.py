@@ -228,6 +228,8 @@ class SimulatedRunners:
                 )
             self.counts["done"] += 1
             self.played.add(episode.key)
+            if fault is Fault.ASKS_AFTER_END:
+                await self._ask_after_end(runner, assignment)
         except AttemptEnded:
             self.counts["ended"] += 1
 
@@ -246,7 +248,7 @@ class SimulatedRunners:
         """Run the harness, and end it at its deadline. The time is the policy's, if a coordinator always answered."""
         began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(assignment.deadline):
+            async with asyncio.timeout_at(None if fault is Fault.HANGS else assignment.deadline):
                 return await self._harness(runner, assignment, fault, rank)
         except TimeoutError:
             if runner.missed >= began:
@@ -259,7 +261,7 @@ class SimulatedRunners:
         self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
     ) -> EpisodeReport | None:
         script, key, known = self._script, assignment.episode.key, set[int]()
-        first, history = 0, [GIVEN_TOKEN] * script.prompt_tokens
+        first, history = 0, [GIVEN_TOKEN] * script.prompt_tokens_of(key)
         if (resume := assignment.resume) is not None:
             self.counts["resumed"] += 1
             first, history = json.loads(resume.request or json.dumps([first, history]))
@@ -279,7 +281,7 @@ class SimulatedRunners:
                 return None
             if script.ends_when_cut and answer.finish_reason is FinishReason.LENGTH:
                 break
-            if answer.node not in known:
+            if answer.node not in known and script.calls_tools(key, number):
                 await runner.pace.sleep(script.tool_seconds_of(key, number, fault))
                 await self._call(runner, assignment, answer.node, rank)
             if fault is Fault.CRASH_AFTER_CALL and number == turns // 2:
@@ -287,7 +289,10 @@ class SimulatedRunners:
             said = GIVEN_TOKEN
             if self._recovery is Recovery.RERUN and assignment.episode.resumption:
                 said += script.differs(key, answer.node, rank)
-            history = [*history, *answer.token_ids, *[said] * script.tool_tokens]
+            history = [*history, *answer.token_ids, *[said] * script.tool_tokens_of(key, number)]
+        if fault is Fault.HANGS:
+            # Until the coordinator ends the attempt: the answer to a heartbeat says so.
+            await asyncio.get_running_loop().create_future()
         if fault is Fault.FAILURE:
             return EpisodeReport(failed=FailedPart.TOOL_SERVER, detail="drawn")
         if fault is Fault.LEAVES:
@@ -308,21 +313,40 @@ class SimulatedRunners:
         await self._ask(runner, lambda door: door.environments.called(self._environment, runner.name, episode, call))
         self._observe(replace(event, what=STORED))
 
-    async def _turn(
-        self, runner: RunnerProcess, assignment: Assignment, number: int, history: list[int], fault: Fault | None
-    ) -> RecordedTurn:
-        name = f"{replace(assignment.episode, resumption=0)} {number} {len(history)} {sum(history)}"
-        call = TurnCall(
+    async def _ask_after_end(self, runner: RunnerProcess, assignment: Assignment) -> None:
+        """Request a turn and report a call of an attempt that has ended: both must be refused."""
+        episode = assignment.episode
+        turn = self._turn_call(assignment, self._script.turns_of(episode.key), [GIVEN_TOKEN])
+        call = ToolCall(0, 0, "tool", "{}", "late")
+        late: tuple[Callable[[Door], Awaitable[object]], ...] = (
+            lambda door: door.turns.turn(turn),
+            lambda door: door.environments.called(self._environment, runner.name, episode, call),
+        )
+        for ask in late:
+            try:
+                await self._ask(runner, ask)
+            except AttemptEnded:
+                self.counts["refused after the end"] += 1
+            else:
+                raise AssertionError(f"{episode} has ended, and {runner.name} is served as before")
+
+    def _turn_call(self, assignment: Assignment, number: int, history: list[int]) -> TurnCall:
+        return TurnCall(
             assignment.episode,
-            name,
+            f"{replace(assignment.episode, resumption=0)} {number} {len(history)} {sum(history)}",
             assignment.resume is not None,
             tuple(history),
-            TurnBounds(self._script.turn_tokens),
+            TurnBounds(self._script.most_tokens_of(assignment.episode.key, number)),
             json.dumps([number, history]).encode() if self._recovery else b"{}",
             assignment.deadline,
         )
+
+    async def _turn(
+        self, runner: RunnerProcess, assignment: Assignment, number: int, history: list[int], fault: Fault | None
+    ) -> RecordedTurn:
+        call = self._turn_call(assignment, number, history)
         if fault is Fault.SUBAGENTS:
-            other = replace(call, digest=f"{name} beside")
+            other = replace(call, digest=f"{call.digest} beside")
             answer, _ = await asyncio.gather(self._answer(runner, call), self._answer(runner, other))
         else:
             answer = await self._answer(runner, call)

@@ -1,4 +1,4 @@
-"""Mutants of the times of attempts that another runner goes on with."""
+"""Mutants of the times of attempts: of those that another runner goes on with, and of those that never end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hack.mutants import Mutant
 
 EPISODES = "rljob_runtime.coordinator.episodes"
 TIMES = "tests/unit/coordinator/episodes/test_resumed_times.py"
+LATE = "tests/unit/coordinator/episodes/test_late_harnesses.py"
 PURE = "tests/unit/scheduling/episodes/test_times.py"
 
 MUTANTS = (
@@ -47,5 +48,26 @@ MUTANTS = (
         before="attempt.count_limit()",
         after="pass",
         tests=(f"{TIMES}::test_the_next_coordinator_knows_pauses_and_deadline",),
+    ),
+    Mutant(
+        name="a harness that ignores its deadline is never ended",
+        target=f"{EPISODES}.runner_service:RunnerService._late",
+        before="one.episode.deadline < before",
+        after="one.episode.deadline < 0",
+        tests=(f"{LATE}::test_an_attempt_ends_after_its_overtime_though_its_runner_lives",),
+    ),
+    Mutant(
+        name="an attempt ends at its deadline, before its runner can report",
+        target=f"{EPISODES}.runner_service:RunnerService._late",
+        before="now - self._rules.overtime",
+        after="now",
+        tests=(f"{LATE}::test_an_attempt_ends_after_its_overtime_though_its_runner_lives",),
+    ),
+    Mutant(
+        name="a harness may go on after its end",
+        target=f"{EPISODES}.book:EpisodeBook.find",
+        before="attempt is None or attempt.id != episode or attempt.episode.end is not None",
+        after="attempt is None or attempt.id != episode",
+        tests=(f"{LATE}::test_a_harness_that_asks_after_its_end_is_refused",),
     ),
 )

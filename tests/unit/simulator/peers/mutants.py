@@ -26,4 +26,14 @@ MUTANTS = (
         after="False",
         tests=("tests/unit/coordinator/episodes/test_outages.py::test_no_time_out_of_a_job_spans_two_coordinators",),
     ),
+    Mutant(
+        name="a simulated harness that hangs ends at its deadline",
+        target="rljob_runtime.simulator.peers.runners:SimulatedRunners._harness_in_time",
+        before="None if fault is Fault.HANGS else assignment.deadline",
+        after="assignment.deadline",
+        tests=(
+            "tests/unit/coordinator/episodes/test_late_harnesses.py::"
+            "test_a_job_goes_on_beside_harnesses_that_hang_or_ask_too_late",
+        ),
+    ),
 )
