@@ -21,10 +21,11 @@ from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
 from rljob_runtime.simulator.peers.harness import HarnessScript
+from rljob_runtime.simulator.peers.traced_harness import TracedScript
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Experience, Scenario
-from rljob_runtime.workloads import Prompt, Response, Turn
+from rljob_runtime.workloads import Prompt, Response, ToolCall, Turn, Workload
 from tests.support.rows import slow
 
 MACHINES, PROMPTS, RESPONSES = 4, 8, 4
@@ -36,6 +37,8 @@ meet with one version is chance."""
 ENGINE = EngineKind(
     LatencyModel(((1, 0.05), (64, 0.1)), 1e-6, 0.02, 1e-4, 0.0), kv_tokens=100_000, max_sequences=256, load_seconds=0.5
 )
+TOOL_SECONDS = 6.0
+"""As long as a turn takes."""
 HOP_SECONDS, PUBLISH_SECONDS, REPACK_SECONDS = 0.2, 0.1, 2.0
 MOVE_SECONDS = 0.75
 """Until the first tokens of all that moved have come from the receiver: prefill, and most of a second between two
@@ -59,7 +62,25 @@ class Tailed:
         return 600 if place % 11 == 0 else 40 + 7 * (place % 5)
 
 
-def modelled(job: int, step: float, capacity: float | None, repack: bool, rounds: int) -> Outcome:
+@dataclass(frozen=True)
+class Searched:
+    """Turns with a tool between any two: one to three of them, and eight in a response of every eleven."""
+
+    first: int
+    task: str = "searched"
+
+    def prompt(self, step: int, index: int, responses: int, attempt: int = 0) -> Prompt:
+        number = self.first + step * PROMPTS + index
+        return Prompt(index, 10, tuple(Response(self._turns(number * RESPONSES + one)) for one in range(responses)))
+
+    @staticmethod
+    def _turns(place: int) -> tuple[Turn, ...]:
+        number = 8 if place % 11 == 0 else 1 + place % 3
+        tool = ToolCall(TOOL_SECONDS, 20)
+        return (*[Turn(30 + 7 * (place % 5), (tool,))] * (number - 1), Turn(40))
+
+
+def modelled(workload: Workload, step: float, capacity: float | None, repack: bool, rounds: int) -> Outcome:
     hardware = Hardware(
         MACHINES,
         ENGINE.latency,
@@ -73,12 +94,19 @@ def modelled(job: int, step: float, capacity: float | None, repack: bool, rounds
     )
     rules = RepackRules(0.99, 64) if repack else None
     policy = Policy(capacity, repack=rules, interval=REPACK_SECONDS, move_seconds=MOVE_SECONDS)
-    return Job(hardware, Prompts(Tailed(job), PROMPTS, RESPONSES, 500, 1000), policy).play(
+    return Job(hardware, Prompts(workload, PROMPTS, RESPONSES, 500, 1000), policy).play(
         WARM_UP, rounds - WARM_UP - COOL_DOWN
     )
 
 
-def coordinated(job: int, step: float, capacity: float | None, repack: bool, rounds: int) -> Sequence[RoundReport]:
+def coordinated(
+    workload: Workload,
+    step: float,
+    capacity: float | None,
+    repack: bool,
+    rounds: int,
+    episodes: EpisodeScenario | None = None,
+) -> Sequence[RoundReport]:
     scenario = Scenario(
         seed=0,
         machines=MACHINES,
@@ -95,6 +123,7 @@ def coordinated(job: int, step: float, capacity: float | None, repack: bool, rou
             capacity=None if capacity is None else round(capacity * PROMPTS),
             repack_seconds=REPACK_SECONDS if repack else None,
         ),
+        episodes=episodes,
     )
     reports: dict[int, RoundReport] = {}
 
@@ -102,7 +131,7 @@ def coordinated(job: int, step: float, capacity: float | None, repack: bool, rou
         if isinstance(event, Reported) and event.status.last_round is not None:
             reports[event.status.last_round.round] = event.status.last_round
 
-    outcome = simulate(scenario, FaultPlan(), (see,), Tailed(job))
+    outcome = simulate(scenario, FaultPlan(), (see,), workload)
     assert outcome.passed, outcome.violation
     return [reports[number] for number in range(WARM_UP + 1, rounds - COOL_DOWN + 1)]
 
@@ -125,13 +154,28 @@ def coordinated(job: int, step: float, capacity: float | None, repack: bool, rou
 def test_the_model_is_true_to_the_coordinator(step: float, capacity: float | None, repack: bool, rounds: int) -> None:
     """Where rollouts are slower than the trainer, and where it is slower: updates an hour to a tenth, staleness to half
     an update. The long responses come in waves, so a few updates would say little."""
-    told = [modelled(job, step, capacity, repack, rounds) for job in range(JOBS)]
-    reports = [report for job in range(JOBS) for report in coordinated(job, step, capacity, repack, rounds)]
+    jobs = [Tailed(job) for job in range(JOBS)]
+    told = [modelled(job, step, capacity, repack, rounds) for job in jobs]
+    reports = [report for job in jobs for report in coordinated(job, step, capacity, repack, rounds)]
+    assert_alike(told, reports)
+    assert any(one.moved for one in told) == any(report.moved_responses for report in reports) == repack
+
+
+@pytest.mark.slow
+def test_the_model_is_true_to_episodes_that_wait_for_tools() -> None:
+    """The same turns and waits, played by harnesses on the coordinator."""
+    workload, step, capacity = Searched(0), 1.0, 2.0
+    script = TracedScript(workload=workload, responses=RESPONSES)
+    episodes = EpisodeScenario((Environment(script, seconds=3_000.0),))
+    told = modelled(workload, step, capacity, False, FEW_ROUNDS)
+    assert_alike([told], coordinated(workload, step, capacity, False, FEW_ROUNDS, episodes))
+
+
+def assert_alike(told: Sequence[Outcome], reports: Sequence[RoundReport]) -> None:
     seconds = fmean(report.seconds or 0.0 for report in reports)
     staleness = fmean(report.staleness or 0.0 for report in reports)
     assert fmean(one.round_seconds for one in told) == pytest.approx(seconds, rel=0.1)
     assert fmean(one.staleness().mean for one in told) == pytest.approx(staleness, abs=0.5)
-    assert any(one.moved for one in told) == any(report.moved_responses for report in reports) == repack
 
 
 TOOLS = LatencyModel(((1, 0.010), (64, 0.020)), 1e-7, 0.010, 2e-5, 0.0)

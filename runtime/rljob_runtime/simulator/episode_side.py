@@ -21,6 +21,7 @@ from rljob_runtime.simulator.peers.gateway import RunnerDoor, SimulatedGateway
 from rljob_runtime.simulator.peers.harness import HarnessScript
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from rljob_runtime.simulator.peers.runners import RunnerProcess, SimulatedRunners
+from rljob_runtime.simulator.peers.traced_harness import TracedScript
 
 RUNNERS = 2
 """Runners of each environment."""
@@ -62,6 +63,11 @@ class EpisodeScenario:
     def named(self) -> Mapping[str, Environment]:
         """The environments by name."""
         return {f"environment-{number}": one for number, one in enumerate(self.environments)}
+
+    @property
+    def plays_workload(self) -> bool:
+        """Whether the turns are those of a workload, so that harnesses know their lengths."""
+        return any(isinstance(one.harness, TracedScript) for one in self.environments)
 
     @property
     def runners(self) -> int:

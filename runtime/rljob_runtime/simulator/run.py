@@ -35,7 +35,7 @@ from rljob_runtime.simulator.invariants.common import Violation
 from rljob_runtime.simulator.peers.cluster import SimulatedCluster
 from rljob_runtime.simulator.peers.code_rewards import ProgramRewards
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
-from rljob_runtime.simulator.peers.inputs import SimulatedRewards, WorkloadLengths
+from rljob_runtime.simulator.peers.inputs import SimulatedRewards
 from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, SimulatedLeases, Watch
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.sample_writing import inline, open_writer
@@ -105,7 +105,7 @@ class _Run:
             poll_wait=scenario.poll_seconds,
             first_responses=scenario.first_responses,
         )
-        self._lengths = WorkloadLengths(workload, scenario.launched_responses, scenario.max_prompt_tokens)
+        self._lengths = scenario.lengths(workload)
         self._prompts = EpisodePrompts(
             scenario.prompts_an_epoch,
             self._lengths.prompt,

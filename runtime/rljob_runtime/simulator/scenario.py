@@ -16,7 +16,9 @@ from rljob_runtime.simulator.episode_side import EpisodeScenario
 from rljob_runtime.simulator.faults.spec_edits import Edit
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
+from rljob_runtime.simulator.peers.inputs import WorkloadLengths
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
+from rljob_runtime.workloads import Workload
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,11 @@ class Scenario:
         """Maximum of launched responses per prompt."""
         factor = max(RESPONSE_FACTORS) if self.auto else self.response_factor or self.tail_factor or 1
         return math.ceil(self.responses * factor)
+
+    def lengths(self, workload: Workload) -> WorkloadLengths:
+        """Return the lengths that prompts have and engines generate."""
+        plays_turns = self.episodes is not None and self.episodes.plays_workload
+        return WorkloadLengths(workload, self.launched_responses, self.max_prompt_tokens, plays_turns)
 
     @property
     def horizon(self) -> float:

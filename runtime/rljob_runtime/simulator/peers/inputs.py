@@ -19,7 +19,7 @@ from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.simulator.core.events import Observe, Scored, unobserved
 from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
-from rljob_runtime.workloads.workload import Workload
+from rljob_runtime.workloads.workload import Turn, Workload
 
 T = TypeVar("T")
 
@@ -104,17 +104,23 @@ class WorkloadLengths:
     """Lengths of a workload: its step is the epoch, its attempt the weight version.
 
     The first `responses` of a prompt are drawn together and have the workload's similarity; then they repeat. Prompts
-    are cut at `most_prompt` tokens."""
+    are cut at `most_prompt` tokens. `plays_turns`: turns of episodes are the workload's, of whatever version."""
 
-    def __init__(self, workload: Workload, responses: int, most_prompt: int) -> None:
+    def __init__(self, workload: Workload, responses: int, most_prompt: int, plays_turns: bool = False) -> None:
         self._most_prompt = most_prompt
+        self._plays_turns = plays_turns
         self._drawn = lru_cache(maxsize=4096)(
             lambda prompt, version: workload.prompt(prompt.epoch, prompt.index, responses, version)
         )
 
     def response(self, key: TrajectoryKey, version: int) -> int:
         """Implement `replica.Lengths`. Turns are shorter than responses, and each has a length of its own."""
-        drawn, turn = self._drawn(key.prompt, version).responses, turn_of(key)
+        turn = turn_of(key)
+        if turn is not None and self._plays_turns:
+            responses = self._drawn(key.prompt, 0).responses
+            turns = responses[key.sample % len(responses)].turns
+            return max(1, turns[place_of(turns, turn[1])].tokens)
+        drawn = self._drawn(key.prompt, version).responses
         place = key.sample if turn is None else key.sample + turn[1]
         tokens = int(drawn[place % len(drawn)].output_tokens)
         return tokens if turn is None else max(1, tokens // TURN_SHARE)
@@ -122,6 +128,24 @@ class WorkloadLengths:
     def prompt(self, key: PromptKey) -> int:
         """Return the tokens of a prompt."""
         return min(self._most_prompt, max(1, int(self._drawn(key, 0).input_tokens)))
+
+
+def place_of(turns: Sequence[Turn], node: int) -> int:
+    """Return the place of the turn that has this node in its episode, if the episode has no forks.
+
+    A turn's node follows that of its given tokens, if tools have added any.
+
+    >>> from rljob_runtime.workloads import ToolCall
+    >>> searches = [Turn(7, (ToolCall(1.0, 30),)), Turn(9, (ToolCall(1.0, 0),)), Turn(5)]
+    >>> [place_of(searches, node) for node in (2, 4, 5)]
+    [0, 1, 2]
+    """
+    newest = 0
+    for place in range(len(turns)):
+        newest += 2 if not place or turns[place - 1].tool_tokens else 1
+        if newest >= node:
+            return place
+    return len(turns) - 1
 
 
 class SimulatedRewards:

@@ -2,6 +2,8 @@
 
 from hack.mutants import Mutant
 
+TRACED = "tests/unit/simulator/peers/test_traced_harness.py"
+
 MUTANTS = (
     Mutant(
         name="programs never meet their timeout",
@@ -35,5 +37,19 @@ MUTANTS = (
             "tests/unit/coordinator/episodes/test_late_harnesses.py::"
             "test_a_job_goes_on_beside_harnesses_that_hang_or_ask_too_late",
         ),
+    ),
+    Mutant(
+        name="a turn after tools that said nothing has the length of the next one",
+        target="rljob_runtime.simulator.peers.inputs:place_of",
+        before="2 if not place or turns[place - 1].tool_tokens else 1",
+        after="2",
+        tests=(f"{TRACED}::test_a_traced_episode_has_the_turns_and_waits_of_its_workload",),
+    ),
+    Mutant(
+        name="an engine cuts the turns of a traced episode",
+        target="rljob_runtime.simulator.peers.traced_harness:TracedScript.most_tokens_of",
+        before="1 + max(1, turns[min(turn, len(turns) - 1)].tokens)",
+        after="max(1, turns[min(turn, len(turns) - 1)].tokens)",
+        tests=(f"{TRACED}::test_a_traced_episode_has_the_turns_and_waits_of_its_workload",),
     ),
 )
