@@ -47,8 +47,9 @@ from rljob_kube import kubeconfig
 from . import every, long_episodes
 from .campaign import Campaign, NotSteady
 from .curve import rewards
+from .faults.injector import Injector
+from .faults.pods import NotPossible
 from .history import check_volume
-from .inject import Injector, NotPossible
 from .job import EPISODES_PER_UPDATE, JOB, KEEPS, ROLLS, manifest
 from .job_watch import JobWatch
 from .recovery import SETTLED

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from .inject import Injected, Injector, NotPossible
+from .faults.injector import Injector
+from .faults.pods import Injected, NotPossible
 from .job_watch import JobWatch
 from .observation import Observation
 from .recovery import SETTLED, Recovery

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from hack.chaos.faults.agents import KILL_GATEWAY
 from hack.chaos.history import check_volume
-from hack.chaos.inject import KILL_GATEWAY
 from rljob_api.constants import (
     GATEWAY_CONTAINER,
     GATEWAY_PORT,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.chaos.in_switch import TEXT
+from hack.chaos.faults.in_pod import TEXT
 from tests.support.e2e.kubectl import Kubectl, is_true, runtime
 from tests.support.paths import ROOT
 

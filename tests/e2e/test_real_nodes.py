@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.chaos.in_switch import TEXT
+from hack.chaos.faults.in_pod import TEXT
 from tests.support.e2e.confinement import CONFINED, seen
 from tests.support.e2e.kubectl import SYSTEM_NAMESPACE, Kubectl, claim, condition, is_true, runtime, variant
 from tests.support.paths import ROOT

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hack.chaos.in_switch import TEXT
+from hack.chaos.faults.in_pod import TEXT
 
 SYSTEM_NAMESPACE = "rljob-system"
 

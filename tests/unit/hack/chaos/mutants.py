@@ -2,7 +2,7 @@
 
 from hack.mutants import Mutant
 
-INJECT = "tests/unit/hack/chaos/test_inject.py"
+INJECT = "tests/unit/hack/chaos/faults/test_injector.py"
 RECOVERY = "tests/unit/hack/chaos/test_recovery.py"
 DEMO_FAULTS = "tests/unit/hack/test_demo_faults.py"
 LONG = "tests/unit/hack/chaos/test_long_episodes.py"
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         name="chaos: a machine that switched before is said to switch",
-        target="hack.chaos.in_switch:IN_SWITCH",
+        target="hack.chaos.faults.in_switch:IN_SWITCH",
         before="fresh = files() - old",
         after="fresh = files()",
         text=True,
@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         name="chaos: KV that is still written is said to be complete",
-        target="hack.chaos.in_switch:IN_SWITCH",
+        target="hack.chaos.faults.in_switch:IN_SWITCH",
         before='what == "writing" or kv_end(path) is not None',
         after="True",
         text=True,
@@ -90,14 +90,14 @@ MUTANTS = (
     ),
     Mutant(
         name="chaos: a machine goes on before the job is suspended in its switch",
-        target="hack.chaos.inject:Injector._switch_suspended",
-        before="self._suspend(True)",
+        target="hack.chaos.faults.switches:SwitchFaults._switch_suspended",
+        before='self._patch({"suspend": True})',
         after="pass",
         tests=(f"{INJECT}::test_a_machine_stands_still_in_its_switch_until_the_job_was_hit[switch-suspended-story1]",),
     ),
     Mutant(
         name="chaos: damaged KV is what it was before",
-        target="hack.chaos.in_switch:DAMAGE_KV",
+        target="hack.chaos.faults.in_switch:DAMAGE_KV",
         before="file.write(data.translate(inverted))",
         after="file.write(data)",
         text=True,

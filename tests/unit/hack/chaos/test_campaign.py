@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hack.chaos.campaign import Campaign, NotSteady
-from hack.chaos.inject import Injected, NotPossible
+from hack.chaos.faults.pods import Injected, NotPossible
 from hack.chaos.observation import Observation, observe
 from hack.chaos.recovery import SETTLED
 from hack.chaos.rows import machines_on

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hack.chaos.__main__ import last_line, parser, rows_of
+from hack.chaos.faults.injector import Injector
 from hack.chaos.history import check_volume
-from hack.chaos.inject import Injector
 from hack.chaos.job import manifest
 from hack.chaos.observation import Observation
 from hack.chaos.rows import AGENTS, MOVING, ROWS, SWITCHES, machines_on, spare_nodes

@@ -1,27 +1,11 @@
-"""In a switch: finds the actors of a pod, waits for a moment of its machine's next layout switch, and damages its KV.
+"""In a switch: waits for a moment of a machine's next layout switch, and damages its KV.
 
 A switch takes less time than a command from outside needs to arrive.
 """
 
 from __future__ import annotations
 
-TEXT = '''
-import json, os, pathlib, resource, signal, sys, time
-def text(path):
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # the process has ended
-        return ""
-def continues_alone():
-    """Fork. True in the child, for which kubectl does not wait."""
-    if os.fork():
-        return False
-    os.setsid()
-    for stream in range(3):  # kubectl waits while they are open
-        os.close(stream)
-    return True
-'''
-"""Begins a program of a pod: its imports, how to read a file of a process, and how to go on after its answer."""
+from .in_pod import FOUND, TEXT
 
 KV_HEADER = """
 def kv_end(path):
@@ -33,22 +17,6 @@ def kv_end(path):
     return int.from_bytes(header[8:], "little") if header[:8] == b"RLJKV001" else None
 """
 """How a program finds the end of the data in a file of KV; None if the file is not complete."""
-
-FOUND = (
-    TEXT
-    + """
-part, what, machine = sys.argv[1:4]
-found = []
-for process in pathlib.Path("/proc").glob("[0-9]*"):
-    if text(process / "cmdline").startswith("ray::ActorHost"):
-        # A relay writes the weights in shared memory, a replica reads them.
-        maps = text(process / "maps").splitlines()
-        writes = any("/dev/shm/" in line and f"/{machine}/" in line and " rw-s " in line for line in maps)
-        if part == "rank" or (part == "relay") == writes:
-            found.append(int(process.name))
-"""
-)
-"""Finds the actors of a kind in a pod of the job."""
 
 SWITCH_SECONDS = 60.0
 """Limit of the wait for a machine to switch."""

@@ -16,18 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from hack.chaos import inject
-from hack.chaos.in_switch import DAMAGE_KV, IN_SWITCH
-from hack.chaos.inject import (
-    _ACTOR,
-    CONTROLLERS,
-    HANG_RUNNER,
-    HUNG_SECONDS,
-    LARGEST_FILE,
-    Injected,
-    Injector,
-    NotPossible,
-)
+from hack.chaos.faults.agents import HANG_RUNNER, HUNG_SECONDS
+from hack.chaos.faults.in_pod import ACTOR
+from hack.chaos.faults.in_switch import DAMAGE_KV, IN_SWITCH
+from hack.chaos.faults.injector import CONTROLLERS, Injector
+from hack.chaos.faults.pods import LARGEST_FILE, Injected, NotPossible
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.rollout.kv.kv_file import Held, KvFileWriter, KvRegions, Origin, digest, plan, read_index
 from rljob_runtime.rollout.kv.layout import KvShape
@@ -70,7 +63,7 @@ def host(*held: str, code: str = MAPS) -> subprocess.Popen[str]:
 def test_a_relay_is_the_actor_that_writes_the_machines_weights(machine: str) -> None:
     relay, other = host(f"{machine}/slot-0"), host()
     try:
-        inside = (sys.executable, "-c", _ACTOR, "relay", "0", Path(machine).name)
+        inside = (sys.executable, "-c", ACTOR, "relay", "0", Path(machine).name)
         found = json.loads(subprocess.run(inside, capture_output=True, text=True, check=True).stdout)
         assert found["pids"] == [relay.pid]
     finally:
@@ -203,7 +196,7 @@ def test_a_machine_stands_still_in_its_switch_until_the_job_was_hit(
     monkeypatch.setattr(injector, "_signal", sends)
     monkeypatch.setattr(injector, "_coordinator_killed", kills)
     monkeypatch.setattr(injector, "kubectl", lambda *args: told.append(args[-1]))
-    monkeypatch.setattr(inject.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     injected = injector.inject(row, ("coordinator",), HEALTHY)
     injected.undo()
     assert told == story
@@ -258,7 +251,7 @@ def test_a_pause_of_the_api_server_evicts_no_pod(monkeypatch: pytest.MonkeyPatch
     injector = Injector("no-job", "nowhere")
     monkeypatch.setattr(injector, "_component", Component)
     monkeypatch.setattr(injector, "kubectl", kubectl)
-    monkeypatch.setattr(inject.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     injected = injector._api_paused((), None)  # type: ignore[arg-type]
     injected.undo()
     injected.undo()
