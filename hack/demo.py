@@ -6,9 +6,9 @@
 Ends with exit status 0 and, as its last line, `demo: Complete rounds=… reward_first=… reward_last=… weight_version=…`.
 The rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous or an agents' job with
 a checkpoint volume the local cluster loses a node during the run; the line then continues with `faults=1 lost=…
-duplicated=… recovered_seconds=…` (:mod:`demo_faults`), for agents with `episodes=… turns=… reencoded=…` before. An
-example that the demo cannot run is refused with status 2 before anything starts. For an example in a queue the local
-cluster and kind get Kueue; on a cluster of the user's own it must be there.
+duplicated=… recovered_seconds=…` (:mod:`demo_faults`). For agents `episodes=… turns=… reencoded=… resumed=…` comes
+before `lost`. An example that the demo cannot run is refused with status 2 before anything starts. For an example in a
+queue the local cluster and kind get Kueue; on a cluster of the user's own it must be there.
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ def tell_fault(job: RLJob, fault: demo_faults.PowerOff, local: settings.Cluster)
         print(timeline.table(fault.starts))
     recovered = timeline.moments.get("generating") if timeline is not None else None
     runtime = json.loads(kubectl("get", "rljob", job.name, "-o", "json"))["status"]["runtime"]
-    print(demo_faults.last_line(runtime, int(timeline is not None), verdict, recovered))
+    resumed = demo_faults.interrupted(local, volume) if job.spec.environments else 0
+    if job.spec.environments and not resumed:
+        say("warning: no episode was interrupted, so that nothing is shown of one that loses its runner")
+    print(demo_faults.last_line(runtime, int(timeline is not None), verdict, recovered, resumed))
     return 0 if recovered is not None and verdict.get("findings") == [] else 1
 
 

@@ -6,18 +6,25 @@ Only the nodes of a local cluster can be switched off.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 import time
 from typing import Any
 
-from hack.chaos.history import check_volume
+from hack.chaos.history import check_volume, interrupted_episodes
 from hack.chaos.job_watch import JobWatch
 from hack.chaos.observation import Observation
 from hack.chaos.rows import machines_on, spare_nodes
 from hack.chaos.timeline import Starts, Timeline
 from hack.local_cluster import lifecycle, settings
 from rljob_api import RLJob
-from rljob_api.constants import LABEL_ENVIRONMENTS_OF
+from rljob_api.constants import (
+    GATEWAY_METRICS_PORT,
+    LABEL_ENVIRONMENTS_OF,
+    LABEL_JOB,
+    LABEL_ROLE,
+    ROLE_COORDINATOR,
+)
 from rljob_kube import kubeconfig
 from rljob_kube.client import Items, KubeClient
 from rljob_kube.connection import Connection
@@ -26,6 +33,9 @@ from rljob_kube.resources import POD
 
 AFTER = 1 / 3
 """Share of the rounds after which the node is switched off."""
+EPISODE_SECONDS, EPISODE_PAUSE = 60.0, 0.1
+"""Longest wait for episodes to begin, and the time between two looks. An episode takes longer than that."""
+LEASED = "rljob_gateway_leased_total"
 TAINT = "rljob.dev/demo=rollout:PreferNoSchedule"
 
 
@@ -80,10 +90,27 @@ class PowerOff:
             self._over.set()
             return
         self._node, machines = nodes[0], machines_on(seen, (nodes[0],))
+        if agents and not self._wait_for_episodes():
+            self.trouble = "the job ended before episodes began, so no node was switched off"
+            return
         lost = ", ".join((*machines, *runners.get(self._node, ())))
         print(f"demo: the power of {self._node} with {lost} is cut, after round {seen.round}", flush=True)
         self.timeline = Timeline(time.time(), machines, seen)
         lifecycle.node_command(self._cluster.name, "kill", int(self._node.rpartition("-")[2]))
+
+    def _wait_for_episodes(self) -> bool:
+        """Wait until runners have just received episodes, so that some are in their middle.
+
+        Returns False if the job ends before. Without episodes for some time it returns too: the loss of a node is shown
+        in any case.
+        """
+        pod = _coordinator(self._namespace, self._job.name)
+        begins, end = Begins(), time.monotonic() + EPISODE_SECONDS
+        while not self._over.is_set() and time.monotonic() < end:
+            if begins.look(leased_of(_metrics(self._namespace, pod))):
+                return True
+            time.sleep(EPISODE_PAUSE)
+        return not self._over.is_set()
 
     def _runners(self) -> dict[str, list[str]]:
         """Return the runners of the job's environments by node."""
@@ -95,27 +122,61 @@ class PowerOff:
         return found
 
 
+class Begins:
+    """Notes whether episodes have begun since the last look, by the number of those that runners have received."""
+
+    def __init__(self) -> None:
+        self._before: float | None = None
+
+    def look(self, leased: float | None) -> bool:
+        """Return whether more have begun. `leased`: their number; None if it is not known."""
+        before, self._before = self._before, leased
+        return before is not None and leased is not None and leased > before
+
+
+def _coordinator(namespace: str, job: str) -> str:
+    chosen = ("-l", f"{LABEL_JOB}={job},{LABEL_ROLE}={ROLE_COORDINATOR}", "-o", "jsonpath={.items[0].metadata.name}")
+    return _kubectl("-n", namespace, "get", "pods", *chosen)
+
+
+def _metrics(namespace: str, pod: str) -> str:
+    """Return the gateway's metrics; nothing if it does not answer."""
+    return _kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:{GATEWAY_METRICS_PORT}/proxy/metrics")
+
+
+def leased_of(metrics: str) -> float | None:
+    """Read the number of leased attempts from the gateway's metrics; None if they do not have it."""
+    lines = (line.split() for line in metrics.splitlines())
+    return next((float(words[1]) for words in lines if words[:1] == [LEASED] and len(words) > 1), None)
+
+
+def _kubectl(*arguments: str) -> str:
+    return subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=False).stdout
+
+
 async def _pods(connection: Connection, namespace: str | None, labels: str) -> Items:
     async with KubeClient(Credentials(connection)).opened() as kube:
         return await kube.list(POD, namespace, labels=labels)
 
 
-def last_line(runtime: dict[str, Any], faults: int, verdict: dict[str, Any], recovered: float | None) -> str:
-    """Return the result, for people and programs."""
+def last_line(
+    runtime: dict[str, Any], faults: int, verdict: dict[str, Any], recovered: float | None, resumed: int = 0
+) -> str:
+    """Return the result, for people and programs. `resumed`: episodes that the loss interrupted."""
     lost, twice = (verdict.get(name, "unknown") for name in ("lost", "duplicated"))
     seconds = "never" if recovered is None else f"{recovered:.1f}"
     return (
         f"demo: Complete rounds={runtime['round']} reward_first={runtime['rewardFirst']:.3f} "
         f"reward_last={runtime['rewardLast']:.3f} weight_version={runtime['weightVersion']} "
-        f"faults={faults} {_episodes(verdict)}lost={lost} duplicated={twice} recovered_seconds={seconds}"
+        f"faults={faults} {_episodes(verdict, resumed)}lost={lost} duplicated={twice} recovered_seconds={seconds}"
     )
 
 
-def _episodes(verdict: dict[str, Any]) -> str:
+def _episodes(verdict: dict[str, Any], resumed: int) -> str:
     """Return what the store proves of episodes: all trained ones, their turns, and tokens of another origin."""
     if (counts := verdict.get("episodes")) is None:
         return ""
-    return f"episodes={counts['proved']} turns={counts['turns']} reencoded={counts['unproved']} "
+    return f"episodes={counts['proved']} turns={counts['turns']} reencoded={counts['unproved']} resumed={resumed} "
 
 
 def local_cluster(kubeconfig: str) -> settings.Cluster | None:
@@ -127,3 +188,8 @@ def local_cluster(kubeconfig: str) -> settings.Cluster | None:
 def history(cluster: settings.Cluster, volume: str) -> dict[str, Any]:
     """Return what `rljob check` finds in the store on a volume."""
     return check_volume(cluster.volumes / volume)
+
+
+def interrupted(cluster: settings.Cluster, volume: str) -> int:
+    """Return how many attempts of episodes in the store on a volume went on with another runner, or failed."""
+    return interrupted_episodes(cluster.volumes / volume)

@@ -3,7 +3,7 @@
     python -m hack.chaos --every [--faults N] [--seed N] [--json F]
     python -m hack.chaos [--faults N] [--rows NAME …] [--agents | --switches] [--rounds N]
                          [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
-    python -m hack.chaos --turns 20 --episodes 1000 --faults 100 [--programs]
+    python -m hack.chaos --turns 20 --episodes 1000 --faults 100 [--programs | --stateful]
 
 With --every, three campaigns follow each other: of the plain job, of one with --agents and of one with --switches, the
 last two with their own rows only. N faults are shared among them. The campaign after one that failed does not begin:
@@ -16,10 +16,13 @@ on-policy job then switch their tensor parallel size in each round.
 With --turns, each episode has this number of turns, with one call of the tool in each. Without --rows, the rows are
 those of long episodes. The last line then states the number of episodes. It also states their lost tokens, repeated
 calls and false rewards, which must be 0. With --programs, a program plays each episode and calls its own tool: it
-runs again after the loss of its runner.
+runs again after the loss of its runner. With --stateful, an episode that goes on with another runner executes its calls
+again: some must be, and each with the same result.
 
-Exit status: 0 if the job recovered from every fault within its bound, nothing was lost, nothing was trained on twice
-and the job has completed; 1 otherwise.
+Then the job is deleted. Pods that run after its end, and objects of it that are left after its deletion, are leaked.
+
+Exit status: 0 if the job recovered from every fault within its bound, nothing was lost, nothing was trained on twice,
+the job has completed and nothing is leaked; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from hack.interruption import run_to_end, unwind_on_signals
 from hack.local_cluster import settings
 from rljob_kube import kubeconfig
 
-from . import every, long_episodes
+from . import every, leaks, long_episodes
 from .campaign import Campaign, NotSteady
 from .curve import rewards
 from .faults.injector import Injector
@@ -53,7 +56,7 @@ from .history import check_volume
 from .job import EPISODES_PER_UPDATE, JOB, KEEPS, ROLLS, manifest
 from .job_watch import JobWatch
 from .recovery import SETTLED
-from .rows import AGENTS, MOVING, ROWS, SWITCHES
+from .rows import AGENTS, MOVING, ROWS, SWITCHES, TOOLS
 from .schedule import schedule
 from .table import MOMENTS, Outcome, figures, table
 
@@ -82,7 +85,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if agents and switches:
         sys.exit("chaos: rows of agents and rows of switches need two jobs")
     mode = "OnPolicy" if switches else args.mode
-    apply(manifest(mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents, args.turns, switches, args.programs))
+    apply(
+        manifest(
+            mode,
+            cluster.nodes - 1,
+            not MOVING.isdisjoint(rows),
+            agents,
+            args.turns,
+            switches,
+            args.programs,
+            args.stateful,
+        )
+    )
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
     progress = Progress(args.faults, watch)
@@ -103,7 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     loses_runners = not long_episodes.LOSING_RUNNERS.isdisjoint(hit)
     missed: list[str] = []
     if episodes is not None:
-        missed = [*long_episodes.problems(episodes, args.episodes, loses_runners, args.programs)]
+        found = long_episodes.problems(episodes, args.episodes, loses_runners, args.programs, args.stateful)
+        missed = [*found]
+    leaked = leaks.count(injector, JOB, ended=not trouble)
     outcomes, starts = progress.outcomes, campaign.starts.seconds
     result = {
         "bench": "chaos",
@@ -113,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rows": figures(outcomes, starts.values()),
         "faults": [vars(outcome) for outcome in outcomes],
         "trouble": trouble,
+        "leaked": leaked,
         "check": verdict,
         "rewards": rewards(volume),
         "episodes": vars(episodes) if episodes is not None else None,
@@ -125,9 +142,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for text in missed:
         print(f"chaos: {text}")
     bad = sum(bool(outcome.wrong) for outcome in outcomes)
-    line = last_line(len(outcomes), bad, trouble, verdict)
+    line = last_line(len(outcomes), bad, trouble, verdict, leaked)
     print(line if episodes is None else f"{line} {episodes}")
-    proved = not verdict.get("findings", True) and not missed
+    proved = not verdict.get("findings", True) and not missed and leaked == 0
     if proved and not bad and not trouble and len(outcomes) == args.faults:
         return 0
     print(f"chaos: the store is kept in {keep(volume, KEPT)}", file=sys.stderr)
@@ -175,6 +192,12 @@ def asked(argv: Sequence[str] | None) -> argparse.Namespace:
         options.error("--episodes needs --turns: only then does the store count them")
     if args.programs and args.turns is None:
         options.error("--programs needs --turns: the number of times that each program asks the model")
+    if args.stateful and (args.turns is None or args.programs):
+        options.error(
+            "--stateful needs --turns, without --programs: a program has its own tools, and always runs again"
+        )
+    if args.turns is not None and (tools := TOOLS.intersection(args.rows or ())):
+        options.error(f"{', '.join(sorted(tools))}: long episodes have no tool server")
     return args
 
 
@@ -223,11 +246,11 @@ def print_faults(outcomes: Sequence[Outcome], trouble: str, verdict: dict[str, A
         print(f"chaos: {finding['rule']}: {finding['key']}: {finding['what']}")
 
 
-def last_line(faults: int, wrong: int, trouble: str, verdict: dict[str, Any]) -> str:
+def last_line(faults: int, wrong: int, trouble: str, verdict: dict[str, Any], leaked: int | str) -> str:
     """Summarise the campaign."""
     state = "Complete" if not trouble else "Failed"
     lost, twice = (verdict.get(name, "unknown") for name in ("lost", "duplicated"))
-    return f"chaos: {state} faults={faults} unmended={wrong} lost={lost} duplicated={twice}"
+    return f"chaos: {state} faults={faults} unmended={wrong} lost={lost} duplicated={twice} leaked={leaked}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -240,6 +263,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--agents", action="store_true", help="a job whose responses are episodes of a tool")
     top.add_argument("--turns", type=int, help="turns of each episode of such a job, with a call of its tool in each")
     top.add_argument("--programs", action="store_true", help="with --turns: a program plays each episode")
+    top.add_argument("--stateful", action="store_true", help="with --turns: a resumed episode executes its calls again")
     top.add_argument("--episodes", type=int, default=0, help="with --turns: least number of episodes to train on")
     top.add_argument("--switches", action="store_true", help="a job whose machines switch their size in each round")
     top.add_argument("--seed", type=int, default=0)

@@ -108,6 +108,8 @@ class Campaign:
             wrong += _undone(injected)
         if loss is not None:
             self._follow(loss)
+        if recovery.back is not None:
+            wrong += _unproved(injected)
         return Outcome(
             row.name,
             ", ".join(victims),
@@ -161,3 +163,11 @@ def _undone(injected: Injected) -> list[str]:
     except NotPossible as error:
         return [f"not taken back: {error}"]
     return []
+
+
+def _unproved(injected: Injected) -> list[str]:
+    """Return what is not shown of a fault."""
+    try:
+        return injected.unproved()
+    except NotPossible as error:
+        return [f"not shown: {error}"]

@@ -55,13 +55,14 @@ def summary(found: Sequence[dict[str, Any]], all_ran: bool) -> str:
     """Return the last line of the whole from the results of its campaigns. `all_ran`: all have ended well."""
     wrong = sum(bool(fault["wrong"]) for one in found for fault in one["faults"])
     lost, twice = (_sum([one["check"].get(name) for one in found]) for name in ("lost", "duplicated"))
+    leaked = _sum([one["leaked"] for one in found])
     state = "Complete" if all_ran and not any(one["trouble"] for one in found) else "Failed"
     return (
         f"chaos: {state} faults={sum(len(one['faults']) for one in found)} unmended={wrong} "
-        f"lost={lost} duplicated={twice}"
+        f"lost={lost} duplicated={twice} leaked={leaked}"
     )
 
 
-def _sum(numbers: Sequence[int | None]) -> int | str:
-    known = [one for one in numbers if one is not None]
+def _sum(numbers: Sequence[int | str | None]) -> int | str:
+    known = [one for one in numbers if isinstance(one, int)]
     return sum(known) if known and len(known) == len(numbers) else "unknown"

@@ -8,6 +8,8 @@ from typing import Any
 
 from rljob_api.parsing import yaml_text
 
+from . import tool_server
+
 ROOT = Path(__file__).resolve().parents[2]
 JOB = "chaos"
 KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
@@ -17,7 +19,14 @@ KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
 CODE = ROOT / "examples/calculator.py"
 REWARD = ROOT / "hack/chaos/in_pods/even_results.py"
 PROGRAM = ROOT / "hack/chaos/in_pods/calling_program.py"
+PATCHING = ROOT / "hack/chaos/in_pods/patching.py"
 ALTERNATE = ROOT / "hack/chaos/in_pods/alternate.py"
+FAILING = ROOT / "hack/chaos/in_pods/failing_engines.py"
+TOOL_SERVER = ROOT / "hack/chaos/in_pods" / tool_server.PROGRAM
+
+SHARED_MEMORY = "64Mi"
+"""Size of the shared memory of a machine that switches, so that it can be filled. Ray keeps its objects elsewhere then,
+because it wants 100 MB."""
 
 
 def manifest(
@@ -28,6 +37,7 @@ def manifest(
     turns: int | None = None,
     switches: bool = False,
     programs: bool = False,
+    stateful: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the smallest example, that of `agents`, or that of layout `switches`, which then happen in each round.
 
@@ -35,7 +45,8 @@ def manifest(
 
     Coordinator and trainer have their own node, so that every other node may be lost. With `moves`, the coordinator is
     on one of those and may lose it. Runners are on nodes that may be lost. `turns`: of each episode of agents; absent
-    for those of the example. `programs`: an episode with so many turns is a program.
+    for those of the example. Their tool is then a server, which can die and hang apart from runners. `programs`: an
+    episode with so many turns is a program. `stateful`: one that goes on with another runner executes its calls again.
     """
     example = "calculator-agent" if agents else "adaptive-tp" if switches else "minimal"
     documents = yaml_text.documents((ROOT / f"examples/{example}.yaml").read_text(encoding="utf-8"))
@@ -56,9 +67,10 @@ def manifest(
     for environment in spec.get("environments", []):
         # A runner can be stopped from within its pod, where it is not the first process then.
         environment["template"]["spec"] |= {"nodeSelector": {ROLLS: "true"}, "shareProcessNamespace": True}
-    code = [_config_map(CODE.stem, {file.name: file for file in (CODE, REWARD, PROGRAM)})] if agents else []
+    files = (CODE, REWARD, PROGRAM, TOOL_SERVER)
+    code = [_config_map(CODE.stem, {file.name: file for file in files})] if agents else []
     if switches:
-        code = [_switching(spec)]
+        code = [switching(spec)]
     spec["runPolicy"] = {"backoffLimit": 1000}
     spec["failurePolicy"] = {
         "maxReplacementsPerMachine": 1000,
@@ -67,8 +79,14 @@ def manifest(
     }
     if turns is not None:
         _long_episodes(spec, turns)
+        (environment,) = spec["environments"]
+        environment["state"] = "Stateful" if stateful else "Stateless"
         if programs:
             _by_programs(spec, turns)
+    elif agents:
+        (environment,) = spec["environments"]
+        environment["tools"] = [{"mcp": {"url": tool_server.URL}}]
+        code += tool_server.objects(CODE.stem, {KEEPS: "true"})
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -103,7 +121,7 @@ def _long_episodes(spec: dict[str, Any], turns: int) -> None:
     spec["checkpoint"]["everyRounds"] = 5
     del spec["rewards"]
     (environment,) = spec["environments"]
-    environment |= {"maxTurns": turns, "timeoutSeconds": 600, "runners": 3, "state": "Stateless"}
+    environment |= {"maxTurns": turns, "timeoutSeconds": 600, "runners": 3}
     environment["reward"] = f"{REWARD.name}:score"
 
 
@@ -114,20 +132,35 @@ def _by_programs(spec: dict[str, Any], turns: int) -> None:
     environment |= {"kind": "Agent", "command": ["python", PROGRAM.name, str(turns)]}
 
 
-def _switching(spec: dict[str, Any]) -> dict[str, Any]:
-    """Let machines switch in each round and move KV; return the code that the coordinator's container mounts.
+def switching(spec: dict[str, Any]) -> dict[str, Any]:
+    """Let machines switch in each round and move KV; return the code that coordinator and machines mount.
 
     At this temperature the toy seldom ends its responses, so that a switch finds full blocks of them."""
     spec["algorithm"]["temperature"] = 10
     spec["data"]["maxResponseTokens"] = 200
     spec["adaptiveTensorParallel"]["state"] = "Migrate"
-    pod = spec["coordinator"]["template"]["spec"]
-    mount = {"name": ALTERNATE.stem, "mountPath": "/alternate"}
+    files = {file.name: file for file in (ALTERNATE, FAILING)}
+    code = _config_map("patches", files | {"sitecustomize.py": PATCHING})
+    small = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
+    _mount(spec["coordinator"], code["metadata"]["name"])
+    _mount(spec["rollout"], code["metadata"]["name"], (small, "/dev/shm"))
+    return code
+
+
+def _mount(role: dict[str, Any], code: str, *volumes: tuple[dict[str, Any], str]) -> None:
+    """Put a ConfigMap of modules on the Python path of a role's pods, and mount these volumes there.
+
+    Roles may share their template, so it is replaced."""
+    pod = role["template"]["spec"]
     (main,) = pod["containers"]
-    env = [{"name": "PYTHONPATH", "value": mount["mountPath"]}]
-    pod["containers"] = [main | {"env": env, "volumeMounts": [mount]}]
-    pod["volumes"] = [{"name": ALTERNATE.stem, "configMap": {"name": ALTERNATE.stem}}]
-    return _config_map(ALTERNATE.stem, {"sitecustomize.py": ALTERNATE})
+    mounted = [({"name": code, "configMap": {"name": code}}, f"/{code}"), *volumes]
+    mounts = [{"name": volume["name"], "mountPath": path} for volume, path in mounted]
+    main = main | {
+        "env": [{"name": "PYTHONPATH", "value": f"/{code}"}],
+        "volumeMounts": [*main.get("volumeMounts", []), *mounts],
+    }
+    own = {"containers": [main], "volumes": [*pod.get("volumes", []), *(volume for volume, _ in mounted)]}
+    role["template"] = role["template"] | {"spec": pod | own}
 
 
 def _config_map(name: str, files: Mapping[str, Path]) -> dict[str, Any]:

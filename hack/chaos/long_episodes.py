@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .history import store_below
+
 FAULTS = (
     "replica-killed",
     "relay-killed",
@@ -26,7 +28,7 @@ FAULTS = (
     "operator-killed",
 )
 """Rows of such a campaign: a hundred of them, one after the other, take less than half an hour."""
-LOSING_RUNNERS = frozenset({"runner-deleted", "runner-hung"})
+LOSING_RUNNERS = frozenset({"runner-deleted", "runner-hung", "runner-cut"})
 SETTLED = 1
 """Updates that must follow the first one after a fault. An update is a few long episodes here."""
 
@@ -100,7 +102,7 @@ def read(folder: Path, verdict: dict[str, Any], turns: int) -> LongEpisodes:
     Without a store, or without episodes in it, all counts are 0.
     """
     proved = verdict.get("episodes")
-    store = next(iter(sorted(folder.rglob("state.db"))), None)
+    store = store_below(folder)
     if store is None or proved is None:
         return LongEpisodes()
     with closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
@@ -118,10 +120,13 @@ def read(folder: Path, verdict: dict[str, Any], turns: int) -> LongEpisodes:
         )
 
 
-def problems(found: LongEpisodes, least: int, loses_runners: bool, programs: bool = False) -> Iterator[str]:
+def problems(
+    found: LongEpisodes, least: int, loses_runners: bool, programs: bool = False, stateful: bool = False
+) -> Iterator[str]:
     """Yield what a campaign of `least` long episodes must not have.
 
     `loses_runners`: whether it had such faults. `programs`: whether programs play the episodes, with their own tools.
+    `stateful`: whether an episode that goes on with another runner executes its calls again.
     """
     if found.episodes < least:
         yield f"{found.episodes} episodes were trained on, and {least} are asked for"
@@ -131,7 +136,9 @@ def problems(found: LongEpisodes, least: int, loses_runners: bool, programs: boo
         yield f"{tokens} tokens are lost with attempts that ended: {cause}"
     if not found.calls and not programs:
         yield "no call of a tool is in the store, so that none can be said to be executed once"
-    if found.calls_twice:
+    if stateful and loses_runners and not found.calls_twice:
+        yield "no stored call was executed again, so that no episode was replayed"
+    if found.calls_twice and not stateful:
         yield f"{found.calls_twice} stored calls of tools were executed again"
     if loses_runners and not found.resumed:
         done_again = "no program ran again" if programs else "no stored call could be executed again"

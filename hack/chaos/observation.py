@@ -32,7 +32,7 @@ class Observation:
     `at`: seconds of this machine's clock. `unready`: nodes that Kubernetes holds to be away or evicts from. `chain`:
     the relays in the coordinator's report. `generating`: machines whose engines have made tokens since they joined.
     `suspects`: machine and incarnation. `checkpoint`: round of the newest one. `switches`: of the last round, that
-    reached their size. `moved_bytes`: of KV in them.
+    reached their size. `refused`: those that ended in the size before. `moved_bytes`: of KV in all of them.
     """
 
     at: float
@@ -50,6 +50,7 @@ class Observation:
     problems: frozenset[str] = frozenset()
     checkpoint: int = 0
     switches: int = 0
+    refused: int = 0
     moved_bytes: int = 0
     paused: bool = False
     complete: bool = False
@@ -115,6 +116,7 @@ def observe(
         problems=frozenset(one["reason"] for one in runtime.get("warnings") or ()),
         checkpoint=int((runtime.get("checkpoint") or {}).get("round") or 0),
         switches=int(made.get("made") or 0),
+        refused=sum(one["reachedSize"] == one["fromSize"] for one in made.get("switches") or ()),
         moved_bytes=int(made.get("kvBytes") or 0),
         paused=bool((status.get("replacements") or {}).get("pausedUntil")),
         complete="Complete" in conditions,

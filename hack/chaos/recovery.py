@@ -63,6 +63,8 @@ class Recovery:
             self.wrong.append(f"the job failed: {now.failed}")
         if self.row.replaced is False:
             self.wrong += [f"{name} was replaced" for name in self._replaced(now)]
+        if self.row.quiet:
+            self.wrong += [f"{name} was disturbed" for name in self._known() if now.troubled(name)]
         self._settle(now)
         return self.done
 
@@ -85,8 +87,10 @@ class Recovery:
         return now.incarnation(machine) > self.before.incarnation(machine)
 
     def _replaced(self, now: Observation) -> list[str]:
-        known = [pod.machine for role in ROLES for pod in self.before.of_role(role)]
-        return [name for name in known if self._new(name, now)]
+        return [name for name in self._known() if self._new(name, now)]
+
+    def _known(self) -> list[str]:
+        return [pod.machine for role in ROLES for pod in self.before.of_role(role)]
 
     def _well(self, now: Observation) -> bool:
         """Return whether the fault was detected and handled and the job is healthy."""
@@ -95,6 +99,8 @@ class Recovery:
         if self.row.lasts is not None and (self.taken_back is None or now.at < self.taken_back):
             return False
         if self.row.replaced and not all(self._new(name, now) for name in self.machines):
+            return False
+        if now.desired < self.before.desired:
             return False
         return now.healthy and not now.problems - self.before.problems
 

@@ -19,7 +19,8 @@ class Row:
     `victims` returns the machines or nodes to hit; () if it is not possible now. `watches`: whose problems show the
     fault: the victims', those of machines on these nodes, or none. `seen`: another sign; `busy`: a sign of unfinished
     recovery. `replaced`: each pod must be replaced (True), none may be (False), or either (None). `lasts`: seconds
-    until the fault is undone; None if the job recovers without that. `bound`: seconds until recovery.
+    until the fault is undone; None if the job recovers without that. `bound`: seconds until recovery. `quiet`: no
+    machine may be troubled.
     """
 
     name: str
@@ -31,11 +32,18 @@ class Row:
     seen: Callable[[Observation, Observation], bool] = lambda before, now: False
     busy: Callable[[Observation], bool] = lambda now: False
     must_be_seen: bool = True
+    quiet: bool = False
 
 
 def _rollout(seen: Observation, rng: Random) -> tuple[str, ...]:
     machines = [pod.machine for pod in seen.of_role("rollout") if pod.ready]
     return (rng.choice(machines),) if machines else ()
+
+
+def _last_rollout(seen: Observation, rng: Random) -> tuple[str, ...]:
+    """Return the machine that leaves a job that shrinks, unless it is the only one."""
+    machines = [pod.machine for pod in seen.of_role("rollout") if pod.ready]
+    return (max(machines, key=lambda name: int(name.rpartition("-")[2])),) if len(machines) > 1 else ()
 
 
 def _trainer(seen: Observation, rng: Random) -> tuple[str, ...]:
@@ -103,6 +111,15 @@ def _computed_again(before: Observation, now: Observation) -> bool:
     return now.round > before.round + 1 and now.switches > 0 and now.moved_bytes == 0
 
 
+def _size_refused(before: Observation, now: Observation) -> bool:
+    # At a boundary it is a warning, inside a round a switch that failed.
+    return "LayoutRefused" in now.problems or (now.round > before.round and now.refused > 0)
+
+
+def _smaller(before: Observation, now: Observation) -> bool:
+    return now.desired < before.desired
+
+
 def _suspended(before: Observation, now: Observation) -> bool:
     # All pods may be gone only after the job is resumed.
     return now.phase in ("Suspending", "Suspended")
@@ -129,8 +146,12 @@ ROWS = {
         Row("coordinator-deaf", _coordinators_node, 300, watches="none", seen=_new_term),
         Row("coordinator-cut", _coordinators_node, 300, watches="none", seen=_new_term),
         Row("gateway-killed", _coordinator, 90, watches="none", replaced=False, must_be_seen=False),
+        Row("gateway-hung", _coordinator, 90, watches="none", replaced=False, must_be_seen=False),
         Row("runner-deleted", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
         Row("runner-hung", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
+        Row("runner-cut", _no_machine, 120, watches="none", replaced=False, lasts=40, must_be_seen=False),
+        Row("tool-server-killed", _no_machine, 120, watches="none", replaced=False, must_be_seen=False),
+        Row("tool-server-hung", _no_machine, 180, watches="none", replaced=False, must_be_seen=False),
         Row("operator-killed", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
         Row("api-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
         Row("etcd-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
@@ -139,18 +160,36 @@ ROWS = {
         Row("switch-killed-writing", _rollout, 150),
         Row("switch-killed-loading", _rollout, 150),
         Row("switch-killed-reading", _rollout, 150),
+        Row("switch-killed-stopping", _rollout, 150),
+        Row("switch-killed-asleep", _rollout, 150),
+        Row("switch-refused", _rollout, 240, watches="none", lasts=20, seen=_size_refused),
         Row("switch-hung", _rollout, 240),
         Row("switch-relay-killed", _rollout, 150),
         Row("switch-coordinator-killed", _coordinator, 150, seen=_new_term),
+        Row("switch-trainer-killed", _trainer, 150, seen=_rewound, busy=_starting),
+        Row("switch-scaled", _last_rollout, 240, watches="none", lasts=20, seen=_smaller),
         Row("switch-suspended", _no_machine, 240, watches="none", lasts=20, seen=_suspended),
         Row("switch-kv-damaged", _no_machine, 150, watches="none", replaced=False, lasts=20, seen=_computed_again),
         Row("switch-node-off", _node, 240, watches="nodes", replaced=True),
+        Row(
+            "switch-no-room",
+            _no_machine,
+            150,
+            watches="none",
+            replaced=False,
+            lasts=20,
+            seen=_computed_again,
+            quiet=True,
+        ),
         Row("shared-memory-full", _no_machine, 150, watches="none", replaced=False, lasts=20, seen=_computed_again),
     )
 }
 """All rows: processes, nodes, trainer, coordinator, agents, control plane, disks, switches."""
 
-AGENTS = frozenset({"gateway-killed", "runner-deleted", "runner-hung"})
+TOOLS = frozenset({"tool-server-killed", "tool-server-hung"})
+"""Rows of a job whose tool is a server of its own. Long episodes have none: a call that it loses ends its attempt."""
+
+AGENTS = TOOLS | {name for name in ROWS if name.startswith(("gateway-", "runner-"))}
 """Rows of a job with environments."""
 
 SWITCHES = frozenset(name for name in ROWS if name.startswith("switch-")) | {"shared-memory-full"}

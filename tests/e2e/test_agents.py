@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
-from hack.chaos.faults.agents import KILL_GATEWAY
+from hack.chaos.faults.agents import GATEWAY, KILL
 from hack.chaos.history import check_volume
 from rljob_api.constants import (
     GATEWAY_CONTAINER,
@@ -73,7 +72,7 @@ def test_agents_train_confined_through_the_death_of_gateway_and_runner(
 
     (coordinator,) = kubectl.pods(JOB, "coordinator")
     name = coordinator["metadata"]["name"]
-    killed = kubectl("exec", name, "-c", GATEWAY_CONTAINER, "--", "python", "-c", KILL_GATEWAY)
+    killed = kubectl("exec", name, "-c", GATEWAY_CONTAINER, "--", "python", "-c", KILL, *GATEWAY)
     assert json.loads(killed)["pids"]
     goes_on(kubectl, JOB)
     (now,) = kubectl.pods(JOB, "coordinator")
@@ -164,17 +163,9 @@ def _completes_with_proof(kubectl: Kubectl, real_nodes: Any) -> None:
 
 def _episodes_cost_no_writes(kubectl: Kubectl) -> None:
     """The coordinator writes its report by rounds, whatever number of episodes there is, and its Lease by seconds."""
-    (coordinator,) = kubectl.pods(JOB, "coordinator")
-    pod = f"{coordinator['metadata']['name']}:{HEALTH_PORT}"
-    text = kubectl("get", "--raw", f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod}/proxy/metrics")
     totals = runtime(kubectl.job(JOB))["totals"]
     requests = "rljob_coordinator_api_requests_total"
-    samples = [
-        sample
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == requests
-    ]
+    samples = [sample for sample in kubectl.metrics(JOB) if sample.name == requests]
     written = {
         (sample.labels["verb"], sample.labels["resource"]): sample.value
         for sample in samples

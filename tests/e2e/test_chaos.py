@@ -25,15 +25,17 @@ SWITCH = ("switch-killed-loading",)
 EVERY = (*FEW, "replica-hung", "relay-killed", "trainer-killed", "replica-killed", "coordinator-killed")
 OF_AGENTS = ("gateway-killed", "runner-deleted")
 """On a job whose responses are episodes. test_agents deletes a runner and kills the gateway in each `make test`."""
+OF_TOOLS = (*OF_AGENTS, "tool-server-killed")
+"""Its tool is a server, but for long episodes."""
 TURNS, EPISODES = 20, 40
 
 
-@pytest.mark.parametrize("kinds", [FEW, *slow(EVERY, SWITCH, OF_AGENTS)], ids=["few", "every", "switch", "agents"])
+@pytest.mark.parametrize("kinds", [FEW, *slow(EVERY, SWITCH, OF_TOOLS)], ids=["few", "every", "switch", "agents"])
 def test_a_job_survives_every_kind_of_fault(
     kinds: tuple[str, ...], installed: None, real_nodes: Any, tmp_path: Path
 ) -> None:
     done, found = campaign(tmp_path, kinds)
-    summary = f"chaos: Complete faults={len(kinds)} unmended=0 lost=0 duplicated=0"
+    summary = f"chaos: Complete faults={len(kinds)} unmended=0 lost=0 duplicated=0 leaked=0"
     assert done.stdout.splitlines()[-1] == summary, done.stdout
     assert done.returncode == 0
     assert sorted(found["rows"]) == sorted(kinds)
@@ -50,7 +52,7 @@ def test_long_episodes_survive_the_loss_of_a_gateway_and_of_a_runner(
     done, found = campaign(tmp_path, OF_AGENTS, "--turns", str(TURNS), "--episodes", str(EPISODES), *more)
     assert done.returncode == 0, done.stdout
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("chaos: Complete faults=2 unmended=0 lost=0 duplicated=0 episodes="), last
+    assert last.startswith("chaos: Complete faults=2 unmended=0 lost=0 duplicated=0 leaked=0 episodes="), last
     for nothing in ("tokens lost=0", "fake zeros=0", "reencoded=0"):
         assert nothing in last
     # A program has tools of its own, which it calls again.

@@ -1,5 +1,5 @@
 """The examples that fit a machine without accelerators, run to their end: the smallest one as it is, and the demo's cut
-down to two small rounds, which is the real language model on the real vLLM.
+down to two small rounds, which is the real language model on the real vLLM. A job switches the layout of its machine.
 
 That the API server takes every example is tested in tests/integration/charts/test_examples.py.
 """
@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from hack.chaos.faults.in_pod import TEXT
-from tests.support.e2e.kubectl import Kubectl, is_true, runtime
+from hack.chaos.history import check_volume
+from hack.chaos.job import switching
+from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
@@ -101,6 +103,38 @@ def test_both_sizes_become_known_and_switches_are_described(kubectl: Kubectl) ->
     story = kubectl("describe", "rljob", "adaptive-tp")
     assert "Layout Switches:" in story
     assert switches.get("message", "Reached Size:") in story
+
+
+SWITCHING = "switching"
+
+
+def test_machines_switch_with_their_kv_and_it_is_told(kubectl: Kubectl, real_nodes: Any) -> None:
+    """The toy's responses are too short for a switch to pay. So the policy is replaced, as in a campaign of chaos."""
+    example = yaml.safe_load((EXAMPLES / "adaptive-tp.yaml").read_text(encoding="utf-8"))
+    job = variant(example, SWITCHING, rounds=5000, checkpoint={"volumeClaimName": SWITCHING})
+    kubectl.apply(claim(SWITCHING), switching(job["spec"]), job)
+    kubectl.wait("the first round", lambda: kubectl.rounds(SWITCHING) >= 1, 300)
+
+    def switched() -> dict[str, Any] | None:
+        report: dict[str, Any] = runtime(kubectl.job(SWITCHING))["lastRound"].get("layoutSwitches", {})
+        return report if report.get("made") and report.get("kvBytes") else None
+
+    report = kubectl.wait("a round switches and moves KV", switched, 120)
+    assert (report["state"], report["failed"]) == ("Switched", 0)
+    assert all(one["reachedSize"] == one["toSize"] != one["fromSize"] for one in report["switches"])
+    assert any(one["state"] == "Migrate" and one["kvBytes"] and one["responses"] for one in report["switches"])
+    kubectl.wait("the event", lambda: "LayoutSwitched" in _reasons(kubectl, SWITCHING), 120)
+    found = {(one.name, one.labels.get("outcome")): one.value for one in kubectl.metrics(SWITCHING)}
+    assert found["rljob_coordinator_layout_switches_total", "reached"] >= report["made"]
+    assert found["rljob_coordinator_layout_switch_kv_bytes_total", None] >= report["kvBytes"]
+    story = kubectl("describe", "rljob", SWITCHING)
+    assert "Layout Switches:" in story
+
+    rounds = json.dumps({"spec": {"rounds": kubectl.rounds(SWITCHING) + 1}})
+    kubectl("patch", "rljob", SWITCHING, "--type=merge", "-p", rounds)
+    kubectl.wait("it completes", lambda: is_true(kubectl.job(SWITCHING), "Complete"))
+    verdict = check_volume(real_nodes.volumes / kubectl.get("pvc", SWITCHING)["spec"]["volumeName"])
+    assert (verdict["lost"], verdict["duplicated"], verdict["findings"]) == (0, 0, [])
 
 
 def _two_rounds_of_the_demo() -> list[dict[str, Any]]:

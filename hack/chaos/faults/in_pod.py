@@ -60,6 +60,7 @@ there."""
 
 RUNNING = f"""{TEXT}
 def running(words):
-    return [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*") if words in text(one / "cmdline")]
+    found = [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*") if words in text(one / "cmdline")]
+    return [pid for pid in found if pid != os.getpid()]
 """
-"""Begins a program that finds the processes of its pod by their command lines, in which words end with NUL."""
+"""Begins a program that finds other processes of its pod by their command lines, in which words end with NUL."""

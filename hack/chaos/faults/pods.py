@@ -26,11 +26,13 @@ class NotPossible(Exception):
 class Injected:
     """A fault.
 
-    `at`: its time, by the clock of all nodes. `undo` ends it and is harmless if there is nothing to undo.
+    `at`: its time, by the clock of all nodes. `undo` ends it and is harmless if there is nothing to undo. `unproved`
+    returns what a job that has recovered does not show of it.
     """
 
     at: float
     undo: Undo
+    unproved: Callable[[], list[str]] = list
 
 
 def nothing() -> None:

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from hack.chaos.faults.in_pod import TEXT
+from rljob_api.constants import HEALTH_PORT
 
 SYSTEM_NAMESPACE = "rljob-system"
 
@@ -71,6 +74,13 @@ class Kubectl:
     def rounds(self, name: str) -> int:
         """Rounds that the job has finished, as its coordinator reports."""
         return int(runtime(self.job(name)).get("round") or 0)
+
+    def metrics(self, name: str) -> list[Sample]:
+        """Metrics of the job's coordinator."""
+        (coordinator,) = self.pods(name, "coordinator")
+        pod = f"{coordinator['metadata']['name']}:{HEALTH_PORT}"
+        text = self("get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}/proxy/metrics")
+        return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
     def reaches(self, pod: str, address: str, port: int) -> bool:
         """Whether this pod gets a connection. Anything but a refusal and a time-out is an error."""

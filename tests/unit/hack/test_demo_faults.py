@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from prometheus_client import generate_latest
 
 from hack.chaos.observation import Observation
 from hack.chaos.timeline import Starts, Timeline, in_starts, own_start
-from hack.demo_faults import last_line
+from hack.demo_faults import Begins, last_line, leased_of
+from rljob_runtime.gateway.metrics import GatewayMetrics, GatewayParts
 from tests.support.chaos import HEALTHY, filled_again, without
 
 LOST = without(HEALTHY, "rollout-1")
@@ -91,4 +93,17 @@ def test_the_last_line_has_what_the_history_says() -> None:
     )
     assert last_line(runtime, 0, {}, None).endswith("faults=0 lost=unknown duplicated=unknown recovered_seconds=never")
     agents = {"lost": 0, "duplicated": 0, "episodes": {"proved": 640, "turns": 1200, "unproved": 0}}
-    assert " faults=1 episodes=640 turns=1200 reencoded=0 lost=0 duplicated=0 " in last_line(runtime, 1, agents, 42.0)
+    line = last_line(runtime, 1, agents, 42.0, 12)
+    assert " faults=1 episodes=640 turns=1200 reencoded=0 resumed=12 lost=0 duplicated=0 " in line
+
+
+def test_episodes_begin_when_runners_have_received_more_of_them() -> None:
+    begins = Begins()
+    looks = [(None, False), (10.0, False), (10.0, False), (14.0, True), (14.0, False), (None, False), (20.0, False)]
+    assert [begins.look(leased) for leased, _ in looks] == [right for _, right in looks]
+
+
+def test_the_number_of_leased_attempts_is_read_from_the_gateway() -> None:
+    registry = GatewayMetrics(GatewayParts()).registry()
+    assert leased_of(generate_latest(registry).decode()) == 0.0
+    assert leased_of("") is None

@@ -5,6 +5,9 @@ from hack.mutants import Mutant
 INJECT = "tests/unit/hack/chaos/faults/test_injector.py"
 RECOVERY = "tests/unit/hack/chaos/test_recovery.py"
 DEMO_FAULTS = "tests/unit/hack/test_demo_faults.py"
+MEMORY = "tests/unit/hack/chaos/faults/test_in_shared_memory.py"
+ENGINES = "tests/unit/hack/chaos/test_failing_engines.py"
+LEAKS = "tests/unit/hack/chaos/test_leaks.py"
 LONG = "tests/unit/hack/chaos/test_long_episodes.py"
 
 MUTANTS = (
@@ -123,5 +126,112 @@ MUTANTS = (
         before="faults - sum(counts.values())",
         after="0",
         tests=("tests/unit/hack/chaos/test_every.py::test_all_faults_are_shared_and_each_kind_comes_about_as_often",),
+    ),
+    Mutant(
+        name="chaos: a machine disturbed by a full shared memory passes",
+        target="hack.chaos.recovery:Recovery.observe",
+        before="if self.row.quiet:",
+        after="if False:",
+        tests=(f"{RECOVERY}::test_a_full_shared_memory_disturbs_no_machine",),
+    ),
+    Mutant(
+        name="chaos: a job is well with fewer machines than before",
+        target="hack.chaos.recovery:Recovery._well",
+        before="now.desired < self.before.desired",
+        after="False",
+        tests=(f"{RECOVERY}::test_a_job_with_fewer_machines_than_before_is_not_well",),
+    ),
+    Mutant(
+        name="chaos: a refused size of an earlier round is seen",
+        target="hack.chaos.rows:_size_refused",
+        before="now.round > before.round and now.refused > 0",
+        after="now.refused > 0",
+        tests=(f"{RECOVERY}::test_a_refused_size_is_seen",),
+    ),
+    Mutant(
+        name="chaos: a fault that nothing shows is right",
+        target="hack.chaos.campaign:_unproved",
+        before='return [f"not shown: {error}"]',
+        after="return []",
+        tests=("tests/unit/hack/chaos/test_campaign.py::test_a_fault_that_nothing_shows_counts_as_wrong",),
+    ),
+    Mutant(
+        name="chaos: shared memory is filled with what the relay needs",
+        target="hack.chaos.faults.in_shared_memory:FILL",
+        before="- weights - left",
+        after="- left",
+        text=True,
+        tests=(f"{MEMORY}::test_shared_memory_is_filled_up_to_what_the_relay_needs",),
+    ),
+    Mutant(
+        name="chaos: an engine of a refused size wakes",
+        target="hack.chaos.in_pods.failing_engines:refuse",
+        before="return None if is_refused(size) else wake(self, size)",
+        after="return wake(self, size)",
+        tests=(f"{ENGINES}::test_an_engine_of_a_refused_size_neither_wakes_nor_is_built",),
+    ),
+    Mutant(
+        name="chaos: a replica dies as it stops one of its responses",
+        target="hack.chaos.in_pods.failing_engines:stop",
+        before="len(self._attempts.active(attempts)) == active",
+        after="True",
+        tests=(f"{ENGINES}::test_a_replica_dies_as_it_stops_all_its_responses",),
+    ),
+    Mutant(
+        name="chaos: machines move their KV in each switch",
+        target="hack.chaos.in_pods.alternate:force",
+        before="machine.switches % 2",
+        after="False",
+        tests=("tests/unit/hack/chaos/test_patching.py::test_a_machine_switches_at_each_look",),
+    ),
+    Mutant(
+        name="chaos: the program that kills is killed",
+        target="hack.chaos.faults.in_pod:RUNNING",
+        before="if pid != os.getpid()",
+        after="",
+        text=True,
+        tests=(f"{INJECT}::test_a_process_is_killed_by_its_words_and_not_the_one_that_kills",),
+    ),
+    Mutant(
+        name="chaos: a runner's node is cut off with it",
+        target="hack.chaos.faults.pod_network:process_of",
+        before='"containerd-shim" not in command',
+        after="True",
+        tests=("tests/unit/hack/chaos/faults/test_pod_network.py::test_a_pods_process_is_found_by_its_control_group",),
+    ),
+    Mutant(
+        name="chaos: replays that never happened pass",
+        target="hack.chaos.long_episodes:problems",
+        before="stateful and loses_runners and not found.calls_twice",
+        after="False",
+        tests=(f"{LONG}::test_episodes_that_execute_calls_again_must_show_it",),
+    ),
+    Mutant(
+        name="chaos: what another object owns is no leak",
+        target="hack.chaos.leaks:of_deleted",
+        before="_is_of(one, job) or uid in _owners(one)",
+        after="uid in _owners(one)",
+        tests=(f"{LEAKS}::test_nothing_is_left_of_a_deleted_job",),
+    ),
+    Mutant(
+        name="chaos: what goes within the time is a leak",
+        target="hack.chaos.leaks:_until_none",
+        before="time.monotonic() < end",
+        after="False",
+        tests=(f"{LEAKS}::test_what_goes_within_the_time_is_no_leak",),
+    ),
+    Mutant(
+        name="the demo's node is lost before episodes begin",
+        target="hack.demo_faults:Begins.look",
+        before="leased > before",
+        after="leased >= before",
+        tests=(f"{DEMO_FAULTS}::test_episodes_begin_when_runners_have_received_more_of_them",),
+    ),
+    Mutant(
+        name="episodes that were handed back count as interrupted",
+        target="hack.chaos.history:interrupted_episodes",
+        before="for cause in NO_FAILURES",
+        after="for cause in ('', '-')",
+        tests=(f"{LONG}::test_episodes_that_a_loss_interrupted_are_counted",),
     ),
 )

@@ -110,3 +110,20 @@ def test_a_fault_that_cannot_be_taken_back_counts_as_wrong() -> None:
     (outcome,) = Campaign(looks, stuck, 0, print).run(["node-off"])  # type: ignore[arg-type]
     assert outcome.wrong == ("not taken back: its pod is gone",)
     assert stuck.undone == 1
+
+
+class Silent(PowerCut):
+    """An injector whose fault is not shown by the job that has recovered."""
+
+    def inject(self, row: str, victims: tuple[str, ...], before: Observation) -> Injected:
+        made = super().inject(row, victims, before)
+        return Injected(made.at, made.undo, self.unproved)
+
+    def unproved(self) -> list[str]:
+        raise NotPossible("there is no log")
+
+
+def test_a_fault_that_nothing_shows_counts_as_wrong() -> None:
+    looks = Looks(*(replace(HEALTHY, round=number) for number in range(10, 10 + SETTLED + 1)))
+    (outcome,) = Campaign(looks, Silent(looks), 0, print).run(["node-off"])  # type: ignore[arg-type]
+    assert outcome.wrong == ("not shown: there is no log",)

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from hack.chaos.__main__ import asked, keep, least_rounds, parser, rows_of
+from hack.chaos.history import interrupted_episodes
 from hack.chaos.in_pods import even_results
 from hack.chaos.job import EPISODES_PER_UPDATE, PROGRAM, REWARD, manifest
 from hack.chaos.long_episodes import FAULTS, LongEpisodes, problems, read
-from hack.chaos.rows import AGENTS, ROWS
+from hack.chaos.rows import ROWS, TOOLS
 from rljob_api import load
 from rljob_env.foreign_code.functions import load_function
 from rljob_runtime.audit import audit
@@ -197,11 +198,13 @@ def test_a_campaign_has_ten_kinds_of_faults_with_those_of_agents() -> None:
     args = parser().parse_args(["--turns", "20", "--episodes", "1000"])
     assert rows_of(args) == list(FAULTS)
     assert len(set(FAULTS) & set(ROWS)) == 10
-    assert set(FAULTS) >= AGENTS
+    assert set(FAULTS) >= {"gateway-killed", "runner-deleted", "runner-hung"}
+    assert set(FAULTS).isdisjoint(TOOLS), "a call that its server loses ends the attempt"
     assert least_rounds(args) * EPISODES_PER_UPDATE == 1000
     assert least_rounds(parser().parse_args(["--rounds", "7"])) == 7
-    with pytest.raises(SystemExit):
-        asked(["--episodes", "1000"])
+    for wrong in (["--episodes", "1000"], ["--turns", "20", "--rows", "tool-server-hung"]):
+        with pytest.raises(SystemExit):
+            asked(wrong)
 
 
 def test_a_campaign_that_loses_runners_must_show_that_others_went_on(store: Path) -> None:
@@ -256,7 +259,7 @@ def test_a_program_plays_each_episode_with_as_many_turns() -> None:
     (environment,) = load(job).spec.environments
     assert (environment.kind, environment.tools, environment.max_turns) == ("Agent", None, 20)
     assert environment.command == ("python", PROGRAM.name, "20")
-    assert set(code["data"]) == {"even_results.py", "calculator.py", PROGRAM.name}
+    assert set(code["data"]) >= {"even_results.py", "calculator.py", PROGRAM.name}
     assert environment.reward == f"{REWARD.name}:score"
 
 
@@ -270,6 +273,45 @@ def test_programs_have_calls_of_their_own_and_must_run_again(store: Path) -> Non
     assert why == "no episode went on with another runner, so that no program ran again"
     with pytest.raises(SystemExit):
         asked(["--programs"])
+
+
+@pytest.mark.parametrize(("stateful", "state"), [(False, "Stateless"), (True, "Stateful")])
+def test_a_campaign_may_let_episodes_execute_their_calls_again(stateful: bool, state: str) -> None:
+    _, _, job = manifest("Asynchronous", 3, agents=True, turns=20, stateful=stateful)
+    assert load(job).spec.environments[0].state == state
+
+
+def test_episodes_that_execute_calls_again_must_show_it(store: Path) -> None:
+    folder = store.parent.parent / "replayed"
+    folder.mkdir()
+    resumed = f"UPDATE episodes SET resumption = 2 WHERE id = {FIRST}"
+    (why,) = problems(found(broken(store, folder, resumed)), 3, True, stateful=True)
+    assert why.startswith("no stored call was executed again")
+    again = f"UPDATE tool_calls SET executions = 2 WHERE episode = {FIRST}"
+    replayed = found(broken(store, folder, resumed, again))
+    assert [*problems(replayed, 3, True, stateful=True)] == []
+    assert len([*problems(replayed, 3, True)]) == 1
+    for wrong in (["--stateful"], ["--turns", "20", "--stateful", "--programs"]):
+        with pytest.raises(SystemExit):
+            asked(wrong)
+
+
+@pytest.mark.parametrize(
+    ("statements", "count"),
+    [
+        ((), 0),
+        ((f"UPDATE episodes SET resumption = 2 WHERE id = {FIRST}",), 1),
+        (begun(0, "'aborted', 'environment'"), 1),
+        (begun(0, "'aborted', 'not needed'"), 0),
+        (begun(0, "'aborted', 'runner left'"), 0),
+    ],
+    ids=["none", "goes on elsewhere", "failed", "not needed", "handed back"],
+)
+def test_episodes_that_a_loss_interrupted_are_counted(store: Path, statements: tuple[str, ...], count: int) -> None:
+    folder = store.parent.parent / "interrupted"
+    folder.mkdir()
+    assert interrupted_episodes(broken(store, folder, *statements).parent) == count
+    assert interrupted_episodes(folder / "without a store") == 0
 
 
 def test_the_reward_is_never_zero() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -186,8 +187,50 @@ def test_a_full_shared_memory_is_seen_by_switches_that_move_no_kv(switches: int,
     assert found.wrong == ([] if right else ["not detected", "not well within 150 s"])
 
 
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_a_full_shared_memory_disturbs_no_machine(disturbed: bool) -> None:
+    found = recovery("switch-no-room", "")
+    full = replace(HEALTHY, switches=2, moved_bytes=0)
+    play(found, *rounds(full, 1.0, count=4))
+    found.taken_back = 110.0
+    if disturbed:
+        play(found, (10.5, replace(HEALTHY, suspects=frozenset({("rollout-1", 1)}))))
+    play(found, *rounds(HEALTHY, 11.0, begin=14))
+    assert found.wrong == (["rollout-1 was disturbed"] if disturbed else [])
+    assert (found.back is None) is disturbed
+
+
+@pytest.mark.parametrize(
+    ("changes", "right"),
+    [
+        ({"refused": 1, "round": 11}, True),
+        ({"problems": frozenset({"LayoutRefused"})}, True),
+        ({"refused": 1}, False),
+        ({"switches": 1, "round": 11}, False),
+    ],
+    ids=["inside a round", "at a boundary", "in the round before", "none"],
+)
+def test_a_refused_size_is_seen(changes: dict[str, Any], right: bool) -> None:
+    found = play(recovery("switch-refused", "rollout-1"), (1.0, replace(HEALTHY, **changes)))
+    assert (found.detected is not None) is right
+
+
+def test_a_job_with_fewer_machines_than_before_is_not_well() -> None:
+    two = tuple(pod for pod in HEALTHY.pods if pod.machine != "rollout-2")
+    smaller = replace(HEALTHY, desired=2, pods=two, chain=("rollout-0", "rollout-1"))
+    assert smaller.healthy
+    found = recovery("switch-scaled", "rollout-2")
+    found.taken_back = 101.0
+    play(found, *rounds(smaller, 2.0, count=6))
+    assert (found.detected, found.back) == (pytest.approx(2.0), None)
+    play(found, *rounds(HEALTHY, 9.0, begin=16))
+    assert found.back == pytest.approx(10.0)
+
+
 def test_an_observation_has_the_switches_of_the_last_round() -> None:
-    runtime = JOB["status"]["runtime"] | {"lastRound": {"layoutSwitches": {"made": 3, "kvBytes": 4096}}}
+    listed = [{"fromSize": 1, "toSize": 2, "reachedSize": reached} for reached in (2, 1, 0, 1)]
+    report = {"made": 3, "kvBytes": 4096, "switches": listed}
+    runtime = JOB["status"]["runtime"] | {"lastRound": {"layoutSwitches": report}}
     seen = observe(0.0, {"status": JOB["status"] | {"runtime": runtime}}, PODS)
-    assert (seen.switches, seen.moved_bytes) == (3, 4096)
-    assert (HEALTHY.switches, HEALTHY.moved_bytes) == (0, 0)
+    assert (seen.switches, seen.refused, seen.moved_bytes) == (3, 2, 4096)
+    assert (HEALTHY.switches, HEALTHY.refused, HEALTHY.moved_bytes) == (0, 0, 0)

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from hack.chaos.__main__ import last_line, parser, rows_of
 from hack.chaos.faults.injector import Injector
 from hack.chaos.history import check_volume
-from hack.chaos.job import manifest
+from hack.chaos.job import SHARED_MEMORY, manifest
 from hack.chaos.observation import Observation
 from hack.chaos.rows import AGENTS, MOVING, ROWS, SWITCHES, machines_on, spare_nodes
 from hack.chaos.schedule import first_possible, schedule
 from hack.chaos.table import Outcome, figures, table
 from rljob_api import load
+from rljob_api.constants import SHM_DIR
 from tests.support.chaos import HEALTHY
 
 
@@ -138,13 +139,12 @@ def test_the_job_is_a_good_one_that_spares_a_node() -> None:
     assert places[0] == places[1] != places[2]
 
 
-def test_the_agents_job_has_its_tool_and_runners_that_may_lose_their_node() -> None:
-    claim, code, job = manifest("Asynchronous", 3, agents=True)
+def test_the_agents_job_has_runners_that_may_lose_their_node() -> None:
+    claim, code, *_, job = manifest("Asynchronous", 3, agents=True)
     (environment,) = load(job).spec.environments
     pod = job["spec"]["environments"][0]["template"]["spec"]
     assert pod["volumes"] == [{"name": "code", "configMap": {"name": code["metadata"]["name"]}}]
     assert environment.tools is not None
-    assert str(environment.tools[0].function).partition(":")[0] in code["data"]
     assert pod["nodeSelector"] == job["spec"]["rollout"]["template"]["spec"]["nodeSelector"]
     assert claim["kind"] == "PersistentVolumeClaim"
 
@@ -155,13 +155,16 @@ def test_machines_of_the_switching_job_switch_at_each_look_and_move_kv() -> None
     assert spec.switch_sizes == (1, 2)
     assert spec.rollout.machines == 3
     assert spec.adaptive_tensor_parallel.state == "Migrate"
-    assert list(code["data"]) == ["sitecustomize.py"]
-    pod = job["spec"]["coordinator"]["template"]["spec"]
-    assert pod["volumes"][0]["configMap"]["name"] == code["metadata"]["name"]
-    (main,) = pod["containers"]
-    assert main["env"] == [{"name": "PYTHONPATH", "value": main["volumeMounts"][0]["mountPath"]}]
-    others = [job["spec"][role]["template"]["spec"] for role in ("trainer", "rollout")]
-    assert not any("env" in container for other in others for container in other["containers"])
+    assert sorted(code["data"]) == ["alternate.py", "failing_engines.py", "sitecustomize.py"]
+    pods = {role: job["spec"][role]["template"]["spec"] for role in ("coordinator", "rollout", "trainer")}
+    for role in ("coordinator", "rollout"):
+        assert pods[role]["volumes"][0]["configMap"]["name"] == code["metadata"]["name"]
+        (main,) = pods[role]["containers"]
+        assert main["env"] == [{"name": "PYTHONPATH", "value": main["volumeMounts"][0]["mountPath"]}]
+    assert not any("env" in container or "volumeMounts" in container for container in pods["trainer"]["containers"])
+    (mount,) = [one for one in pods["rollout"]["containers"][0]["volumeMounts"] if one["mountPath"] == SHM_DIR]
+    (memory,) = [one for one in pods["rollout"]["volumes"] if one["name"] == mount["name"]]
+    assert memory["emptyDir"] == {"medium": "Memory", "sizeLimit": SHARED_MEMORY}, "it can be filled"
     assert claim["kind"] == "PersistentVolumeClaim"
 
 
@@ -174,10 +177,12 @@ def test_rows_of_agents_are_no_rows_of_other_jobs() -> None:
 
 
 def test_the_last_line_tells_what_came_of_it() -> None:
-    assert last_line(100, 0, "", {"lost": 0, "duplicated": 0}) == (
-        "chaos: Complete faults=100 unmended=0 lost=0 duplicated=0"
+    assert last_line(100, 0, "", {"lost": 0, "duplicated": 0}, 0) == (
+        "chaos: Complete faults=100 unmended=0 lost=0 duplicated=0 leaked=0"
     )
-    assert last_line(3, 1, "the job failed", {}) == "chaos: Failed faults=3 unmended=1 lost=unknown duplicated=unknown"
+    assert last_line(3, 1, "the job failed", {}, "unknown") == (
+        "chaos: Failed faults=3 unmended=1 lost=unknown duplicated=unknown leaked=unknown"
+    )
 
 
 def test_a_volume_without_a_store_has_no_verdict(tmp_path) -> None:

@@ -16,11 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from hack.chaos.faults.agents import HANG_RUNNER, HUNG_SECONDS
+from hack.chaos.faults.agents import HANG, HUNG_SECONDS, KILL
 from hack.chaos.faults.in_pod import ACTOR
+from hack.chaos.faults.in_shared_memory import REFUSE, REMOVE
 from hack.chaos.faults.in_switch import DAMAGE_KV, IN_SWITCH
 from hack.chaos.faults.injector import CONTROLLERS, Injector
 from hack.chaos.faults.pods import LARGEST_FILE, Injected, NotPossible
+from hack.chaos.faults.switches import NO_ROOM
+from hack.chaos.in_pods.failing_engines import REFUSED
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.rollout.kv.kv_file import Held, KvFileWriter, KvRegions, Origin, digest, plan, read_index
 from rljob_runtime.rollout.kv.layout import KvShape
@@ -162,11 +165,17 @@ def test_damaged_kv_is_noticed_and_nothing_else_of_its_file_changes(written: KvF
     used.close()
 
 
+def machines(count: int) -> str:
+    return json.dumps({"spec": {"rollout": {"machines": count}}})
+
+
 @pytest.mark.parametrize(
     ("row", "story"),
     [
         ("switch-coordinator-killed", ["SIGSTOP", "killed", "SIGCONT"]),
+        ("switch-trainer-killed", ["SIGSTOP", "killed", "SIGCONT"]),
         ("switch-suspended", ["SIGSTOP", '{"spec": {"suspend": true}}', "SIGCONT", '{"spec": {"suspend": false}}']),
+        ("switch-scaled", ["SIGSTOP", machines(2), "SIGCONT", machines(3)]),
     ],
 )
 def test_a_machine_stands_still_in_its_switch_until_the_job_was_hit(
@@ -195,15 +204,71 @@ def test_a_machine_stands_still_in_its_switch_until_the_job_was_hit(
     monkeypatch.setattr(injector, "_in_switch", in_switch)
     monkeypatch.setattr(injector, "_signal", sends)
     monkeypatch.setattr(injector, "_coordinator_killed", kills)
+    monkeypatch.setattr(injector, "_trainer_killed", kills)
     monkeypatch.setattr(injector, "kubectl", lambda *args: told.append(args[-1]))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    injected = injector.inject(row, ("coordinator",), HEALTHY)
+    injected = injector.inject(row, ("rollout-0",), HEALTHY)
     injected.undo()
     assert told == story
     # What was hit is undone, also where the machine could not go on.
     monkeypatch.setattr(injector, "_signal", ended)
-    injector.inject(row, ("coordinator",), HEALTHY).undo()
+    injector.inject(row, ("rollout-0",), HEALTHY).undo()
     assert told == [*story, *(one for one in story if one != "SIGCONT")]
+
+
+def test_a_machine_that_refused_a_size_gets_new_processes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    injector = Injector("no-job", "nowhere")
+
+    def runs(seen: object, machine: str, script: str, *arguments: str) -> float:
+        assert machine == "rollout-1"
+        told.append((script, *arguments))
+        return 7.0
+
+    monkeypatch.setattr(injector, "_exec", runs)
+    injected = injector.inject("switch-refused", ("rollout-1",), HEALTHY)
+    assert told == [(REFUSE, "/dev/shm", "2")]
+    injected.undo()
+    injected.undo()
+    killed = (ACTOR, "replica", str(int(signal.SIGKILL)), "rollout-1")
+    assert told[1:] == [(REMOVE, "/dev/shm", REFUSED), killed]
+
+
+REFUSAL = f"rollout-0/replica-0: KV is computed again: /dev/shm/x: the KV of 9 responses needs 9,999 {NO_ROOM} 0 more"
+
+
+@pytest.mark.parametrize(("log", "count"), [(f"one\n{REFUSAL}\ntwo\n", 0), ("one\ntwo\n", 1)], ids=["told", "not told"])
+def test_a_refusal_with_its_numbers_must_be_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log: str, count: int
+) -> None:
+    injector, asked = Injector("no-job", "nowhere"), list[tuple[str, ...]]()
+    monkeypatch.setattr(injector, "_exec", lambda *given: 1_000_000.0)
+
+    def kubectl(*given: str) -> str:
+        asked.append(given)
+        return log
+
+    monkeypatch.setattr(injector, "kubectl", kubectl)
+    injected = injector.inject("switch-no-room", ("",), HEALTHY)
+    assert len(injected.unproved()) == count
+    assert "--since-time=1970-01-12T13:46:40Z" in asked[0]
+    assert (REFUSAL in capsys.readouterr().out) is (count == 0)
+
+
+def test_a_machine_without_room_frees_those_that_were_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    injector, freed = Injector("no-job", "nowhere"), list[str]()
+
+    def runs(seen: object, machine: str, script: str, *arguments: str) -> float:
+        if script == REMOVE:
+            freed.append(machine)
+        elif machine == "rollout-1":
+            raise NotPossible("it is full")
+        return 7.0
+
+    monkeypatch.setattr(injector, "_exec", runs)
+    with pytest.raises(NotPossible, match="it is full"):
+        injector.inject("switch-no-room", ("",), HEALTHY)
+    assert freed == ["rollout-0", "rollout-1", "rollout-2"]
 
 
 FULL = """
@@ -290,9 +355,9 @@ def test_a_runner_is_stopped_and_goes_on_when_others_have_its_episodes(tmp_path:
         for more in ((module, "settings.json"), (f"{module}.foreign_code.worker_main", "/code"))
     )
     os.mkfifo(passed := tmp_path / "passed")
-    timed = f"import time; time.sleep = lambda seconds: open({str(passed)!r}).read()\n{HANG_RUNNER}"
+    timed = f"import time; time.sleep = lambda seconds: open({str(passed)!r}).read()\n{HANG}"
     try:
-        inside = (sys.executable, "-c", timed, "1", module)
+        inside = (sys.executable, "-c", timed, "1", "-m", module)
         done = subprocess.run(inside, capture_output=True, text=True, check=True, timeout=60)
         assert json.loads(done.stdout)["pids"] == [runner.pid]
         assert (state_of(runner), state_of(worker) != "T") == ("T", True)
@@ -308,9 +373,54 @@ def test_a_runner_is_stopped_and_goes_on_when_others_have_its_episodes(tmp_path:
             process.communicate()
 
 
-def test_without_a_runner_there_is_none_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_killed_by_its_words_and_not_the_one_that_kills() -> None:
+    word = f"gateway-{uuid.uuid4().hex}"
+    command = ["python", "-c", "import sys; sys.stdin.read()", word, "--config", "a.json"]
+    gateway = subprocess.Popen(command, executable=sys.executable, stdin=subprocess.PIPE)
+    try:
+        inside = (sys.executable, "-c", KILL, word, "--config")
+        done = subprocess.run(inside, capture_output=True, text=True, check=True, timeout=60)
+        assert json.loads(done.stdout)["pids"] == [gateway.pid]
+        assert gateway.wait(60) == -signal.SIGKILL
+    finally:
+        gateway.kill()
+        gateway.communicate()
+
+
+@pytest.mark.parametrize(
+    ("row", "none"),
+    [
+        ("runner-hung", "no runner"),
+        ("runner-deleted", "no runner"),
+        ("runner-cut", "no runner"),
+        ("tool-server-killed", "no tool server"),
+        ("tool-server-hung", "no tool server"),
+    ],
+)
+def test_what_is_not_there_is_not_hit(monkeypatch: pytest.MonkeyPatch, row: str, none: str) -> None:
     injector = Injector("no-job", "nowhere")
     monkeypatch.setattr(injector, "kubectl", lambda *args, **how: "")
-    for row in ("runner-hung", "runner-deleted"):
-        with pytest.raises(NotPossible, match="no runner"):
-            injector.inject(row, ("",), HEALTHY)
+    with pytest.raises(NotPossible, match=none):
+        injector.inject(row, ("",), HEALTHY)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("gateway-killed", ["rljob_runtime.entrypoints", "gateway", "--config"]),
+        ("gateway-hung", ["10.0", "rljob_runtime.entrypoints", "gateway", "--config"]),
+        ("runner-hung", ["40.0", "-m", "rljob_env"]),
+        ("tool-server-killed", ["python", "/code/tool_server.py"]),
+        ("tool-server-hung", ["40.0", "python", "/code/tool_server.py"]),
+    ],
+)
+def test_parts_of_agents_are_found_by_their_words(monkeypatch: pytest.MonkeyPatch, row: str, words: list[str]) -> None:
+    injector, asked = Injector("no-job", "nowhere"), list[tuple[str, ...]]()
+
+    def kubectl(*args: str, **how: object) -> str:
+        asked.append(args)
+        return "pod/one" if args[0] == "get" else '{"at": 7.0, "pids": [1]}'
+
+    monkeypatch.setattr(injector, "kubectl", kubectl)
+    assert injector.inject(row, ("coordinator-0",), HEALTHY).at == 7.0
+    assert list(asked[-1][-len(words) :]) == words
