@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rljob_api.status import LayoutSwitchesReport
-from rljob_runtime.simulator.core.events import Event, Reported
+from rljob_runtime.simulator.core.events import Event, LaidOut, Reported
 from rljob_runtime.simulator.drawn_scenario import draw_switching, plan_of
-from rljob_runtime.simulator.faults.plan import FaultPlan
+from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Scenario
 from tests.support.rows import slow
@@ -42,3 +44,27 @@ def test_the_policy_decides_under_faults() -> None:
     jobs = [scenario for scenario in map(draw_switching, range(60)) if scenario.profiles]
     found = [report.made for scenario in jobs for report in switches_of(scenario, plan_of(scenario))]
     assert sum(found) > 0
+
+
+def sizes_of(scenario: Scenario, plan: FaultPlan, machine: str) -> dict[str, set[int]]:
+    """Play a job; return the sizes that each replica of a machine had."""
+    sizes: dict[str, set[int]] = {}
+
+    def observe(event: Event) -> None:
+        if isinstance(event, LaidOut) and event.replica.startswith(f"{machine}/"):
+            sizes.setdefault(event.replica, set()).add(event.tensor_parallel)
+
+    outcome = simulate(scenario, plan, [observe])
+    assert outcome.passed, f"seed {scenario.seed}: {outcome.violation} under {plan}"
+    return sizes
+
+
+def test_a_refused_size_is_never_reached_and_breaks_no_invariant() -> None:
+    """A replica refuses all sizes but the first for the whole job, and another one of its machine does not."""
+    jobs = (scenario for scenario in map(draw_switching, range(100)) if scenario.switches and not scenario.edit)
+    drawn = next(scenario for scenario in jobs if scenario.machines == 2 and scenario.site.replicas == 4)
+    scenario, first = replace(drawn, random_layout_changes=False), drawn.site.tensor_parallel
+    refused = FaultPlan((Fault(0.0, FaultType.LAYOUT_REFUSED, "rollout-0/replica-0", 10_000.0),))
+    free, hindered = (sizes_of(scenario, plan, "rollout-0") for plan in (FaultPlan(), refused))
+    assert free["rollout-0/replica-0"] > {first} == hindered["rollout-0/replica-0"]
+    assert hindered["rollout-0/replica-2"] == {first, 2}, "the machine tried size 2, and went back"

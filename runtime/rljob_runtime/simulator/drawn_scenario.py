@@ -378,5 +378,11 @@ def plan_of(scenario: Scenario) -> FaultPlan:
     site = scenario.site
     runners = 0 if scenario.episodes is None else scenario.episodes.runners
     return draw_plan(
-        scenario.seed, scenario.machines, site.replicas, scenario.horizon, workers=site.lendable, runners=runners
+        scenario.seed,
+        scenario.machines,
+        site.replicas,
+        scenario.horizon,
+        workers=site.lendable,
+        runners=runners,
+        layouts=bool(site.wider),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from rljob_api.constants import PRE_STOP_PATIENCE, PRE_STOP_POLL_SECONDS
@@ -113,21 +114,15 @@ class Injector:
         match fault.kind:
             case FaultType.CRASH:
                 world.kill_process(name)
-                return self._absent(name)
+                return _counted(world.absent, name)
             case FaultType.LEAVE:
                 return self._trainer_leaves()
             case FaultType.DISK_FULL:
                 return self._full_disk(name.partition("/")[0])
+            case FaultType.LAYOUT_REFUSED:
+                return _counted(world.refusing, name)
             case _:
                 return _trouble(world.condition(name), fault.kind, lambda: self._refresh(name))
-
-    def _absent(self, name: str) -> Undo:
-        self._world.absent[name] += 1
-
-        def undo() -> None:
-            self._world.absent[name] -= 1
-
-        return undo
 
     def _refresh(self, name: str) -> None:
         process = self._world.process(name)
@@ -252,6 +247,16 @@ def _on_episodes(episodes: EpisodeSide, fault: Fault) -> Undo:
         return _trouble(part.condition, fault.kind, part.refresh)
     part.crash()
     return part.come_back
+
+
+def _counted(counter: Counter[str], name: str) -> Undo:
+    """Count a fault of this process, and one less when it ends: faults may overlap."""
+    counter[name] += 1
+
+    def undo() -> None:
+        counter[name] -= 1
+
+    return undo
 
 
 def _damage_kv(memory: KvMemory) -> Undo:

@@ -34,6 +34,8 @@ class FaultType(StrEnum):
     """A crash that deletes everything it wrote."""
     KV_DAMAGED = "kv-damaged"
     """Files with keys and values that engines of the machine write have wrong bits."""
+    LAYOUT_REFUSED = "layout-refused"
+    """Its engines of further tensor parallel sizes do not start."""
     LEAVE = "leave"
     """Its pod is deleted gracefully, as by `kubectl drain`, and killed at the fault's end. The next pod is created
     after it has gone."""
@@ -62,7 +64,7 @@ _MESSAGES = (FaultType.PARTITION, FaultType.LOSS, FaultType.DUPLICATION, FaultTy
 _PROCESS = (FaultType.CRASH, FaultType.HANG, FaultType.SLOW)
 
 APPLICABLE: dict[Role, tuple[FaultType, ...]] = {
-    Role.REPLICA: (*_PROCESS, *_MESSAGES, FaultType.CLOCK),
+    Role.REPLICA: (*_PROCESS, *_MESSAGES, FaultType.CLOCK, FaultType.LAYOUT_REFUSED),
     Role.RELAY: (*_PROCESS, *_MESSAGES, FaultType.DISK_FULL),
     Role.TRAINER: (*_PROCESS, *_MESSAGES, FaultType.DISK_FULL, FaultType.LEAVE),
     Role.REWARDS: _PROCESS,
@@ -200,8 +202,9 @@ SOON_SECONDS = 20.0
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
 LEAVE_SHARE = API_LOSS_SHARE = KV_DAMAGE_SHARE = 0.25
+REFUSAL_SHARE = 0.5
 MOST_EPISODE_FAULTS = 3
-_DRAWN_APART = (FaultType.LEAVE, FaultType.KV_DAMAGED)
+_DRAWN_APART = (FaultType.LEAVE, FaultType.KV_DAMAGED, FaultType.LAYOUT_REFUSED)
 _ROLES_APART = (Role.COORDINATOR_API, Role.GATEWAY, Role.RUNNER)
 """Drawn from separate streams: the other faults of a seed do not change."""
 
@@ -215,13 +218,14 @@ def draw_plan(
     longest: float = 40.0,
     workers: bool = False,
     runners: int = 0,
+    layouts: bool = False,
 ) -> FaultPlan:
     """Draw one to `most` faults.
 
     Roles are equally likely; crashes are more likely than other kinds. Half of the faults start within seconds of
     another one, the rest anywhere before `horizon` seconds. Durations range over all scales from a tenth of a second to
     `longest`. Some plans contain a graceful deletion. With `runners`, most have faults of the
-    gateway or of runners."""
+    gateway or of runners. With `layouts`, half of them have a replica that refuses further tensor parallel sizes."""
     drawn = random.Random(f"{seed}/faults")
     targets = possible_targets(machines, replicas, workers, runners)
     faults: list[Fault] = []
@@ -252,6 +256,11 @@ def draw_plan(
         time, seconds = episodes.uniform(0, horizon), 0.1 * (longest / 0.1) ** episodes.random()
         target = episodes.choice(targets[role])
         faults.append(Fault(round(time, 3), episodes.choice(APPLICABLE[role]), target, round(seconds, 3)))
+    refusals = random.Random(f"{seed}/layout-refused")
+    if layouts and len(faults) < most and refusals.random() < REFUSAL_SHARE:
+        time, seconds = refusals.uniform(0, horizon), longest * refusals.random()
+        target = f"rollout-{refusals.randrange(machines)}/replica-{refusals.randrange(replicas)}"
+        faults.append(Fault(round(time, 3), FaultType.LAYOUT_REFUSED, target, round(seconds, 3)))
     return FaultPlan(tuple(sorted(faults)))
 
 

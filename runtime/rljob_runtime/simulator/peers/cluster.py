@@ -19,6 +19,7 @@ from rljob_runtime.simulator.core.network import Called, FaultKind, FaultState, 
 from rljob_runtime.simulator.core.process_clock import ProcessClock
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, Lengths, steady
 from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory
+from rljob_runtime.simulator.peers.engines.refused_layouts import RefusedLayouts
 from rljob_runtime.simulator.peers.engines.replica import Engines, SimulatedReplica
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.host import Host
@@ -98,6 +99,8 @@ class SimulatedCluster(Called):
         self.machines: dict[str, Machine] = {}
         self.absent: Counter[str] = Counter()
         """Processes that cannot start, and incarnations of machines without power."""
+        self.refusing: Counter[str] = Counter()
+        """Replicas whose engines of further layouts do not start."""
         self._own: defaultdict[str, FaultState] = defaultdict(FaultState)
         self._gates: dict[str, asyncio.Event] = {}
         self._ended: set[str] = set()
@@ -247,7 +250,8 @@ class SimulatedCluster(Called):
     def _start_replica(self, name: str) -> Process:
         site, machine = self.site, name.partition("/")[0]
         host = self._host(machine, lambda: not any(one.holds for one in self._workers_of(machine)))
-        layouts = {site.tensor_parallel: site.engine, **dict(site.wider)}
+        own = {site.tensor_parallel: site.engine, **dict(site.wider)}
+        layouts = RefusedLayouts(own, site.tensor_parallel, lambda: self.refusing[name] > 0)
         engines = Engines(site.engine, site.lengths, layouts, site.layout_seconds, site.build_seconds)
         replica = SimulatedReplica(name, host, engines, boot=f"{self._boots + 1}", kv=self.machine(machine).kv)
         return self._start(name, replica, host.pace)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_operator.policies.lifecycle.eviction import grace_seconds
-from rljob_runtime.simulator.drawn_scenario import draw_scenario
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, draw_switching, plan_of
 from rljob_runtime.simulator.faults.plan import (
     APPLICABLE,
     GRACE_SECONDS,
@@ -54,7 +54,7 @@ def test_the_simulated_grace_is_that_of_a_pod():
 
 
 def test_everything_that_can_happen_is_drawn():
-    plans = (draw_plan(seed, 2, 2, 30.0, runners=2) for seed in range(2000))
+    plans = (draw_plan(seed, 2, 2, 30.0, runners=2, layouts=True) for seed in range(2000))
     drawn = {(role_of(fault.target), fault.kind) for plan in plans for fault in plan.faults}
     assert drawn == {(role, kind) for role, kinds in APPLICABLE.items() for kind in kinds}
 
@@ -77,6 +77,23 @@ def test_gateway_and_runners_are_befallen_where_there_are_some():
     assert all(before <= after for before, after in zip(without, more, strict=True))
     added = {fault.target for before, after in zip(without, more, strict=True) for fault in after - before}
     assert added == {"gateway", "runner-0", "runner-1"}
+
+
+def test_layouts_are_refused_in_half_of_the_jobs_that_have_several():
+    """And the other faults of a seed do not change."""
+
+    def plans(layouts: bool) -> list[set[Fault]]:
+        return [set(draw_plan(seed, 2, 2, 30.0, layouts=layouts).faults) for seed in range(500)]
+
+    without, more = plans(False), plans(True)
+    assert all(before <= after for before, after in zip(without, more, strict=True))
+    added = [fault for before, after in zip(without, more, strict=True) for fault in after - before]
+    assert {fault.kind for fault in added} == {FaultType.LAYOUT_REFUSED}
+    assert {fault.target for fault in added} == {f"rollout-{one}/replica-{two}" for one in (0, 1) for two in (0, 1)}
+    assert 150 < len(added) < 250
+    assert any(
+        fault.kind is FaultType.LAYOUT_REFUSED for seed in range(40) for fault in plan_of(draw_switching(seed)).faults
+    )
 
 
 def test_every_kind_and_role_is_there():

@@ -132,8 +132,8 @@ class SimulatedReplica:
             since = loop_time()
             builds = tensor_parallel not in self._built
             await self._pace.sleep(self._layout_seconds + self._build_seconds * builds)
-            self._built.add(tensor_parallel)
             self._engine.change(self._layouts[tensor_parallel])
+            self._built.add(tensor_parallel)
             self._layout = tensor_parallel
             self._switches += 1
             self._observe(LaidOut(self.name, tensor_parallel, since))
