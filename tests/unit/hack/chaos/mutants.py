@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+AGENT_FAULTS = "tests/unit/hack/chaos/faults/test_agent_faults.py"
 INJECT = "tests/unit/hack/chaos/faults/test_injector.py"
 RECOVERY = "tests/unit/hack/chaos/test_recovery.py"
 DEMO_FAULTS = "tests/unit/hack/test_demo_faults.py"
@@ -93,10 +94,10 @@ MUTANTS = (
     ),
     Mutant(
         name="chaos: a machine goes on before the job is suspended in its switch",
-        target="hack.chaos.faults.switches:SwitchFaults._switch_suspended",
-        before='self._patch({"suspend": True})',
+        target="hack.chaos.faults.switches:SwitchFaults._edited",
+        before="self._patch(spec)",
         after="pass",
-        tests=(f"{INJECT}::test_a_machine_stands_still_in_its_switch_until_the_job_was_hit[switch-suspended-story1]",),
+        tests=(f"{INJECT}::test_a_machine_stands_still_in_its_switch_until_the_job_was_hit[switch-suspended-story2]",),
     ),
     Mutant(
         name="chaos: damaged KV is what it was before",
@@ -130,8 +131,8 @@ MUTANTS = (
     Mutant(
         name="chaos: a machine disturbed by a full shared memory passes",
         target="hack.chaos.recovery:Recovery.observe",
-        before="if self.row.quiet:",
-        after="if False:",
+        before="self.row.quiet",
+        after="False",
         tests=(f"{RECOVERY}::test_a_full_shared_memory_disturbs_no_machine",),
     ),
     Mutant(
@@ -190,7 +191,7 @@ MUTANTS = (
         before="if pid != os.getpid()",
         after="",
         text=True,
-        tests=(f"{INJECT}::test_a_process_is_killed_by_its_words_and_not_the_one_that_kills",),
+        tests=(f"{AGENT_FAULTS}::test_a_process_is_killed_by_its_words_and_not_the_one_that_kills",),
     ),
     Mutant(
         name="chaos: a runner's node is cut off with it",
@@ -207,7 +208,7 @@ MUTANTS = (
         tests=(f"{LONG}::test_episodes_that_execute_calls_again_must_show_it",),
     ),
     Mutant(
-        name="chaos: what another object owns is no leak",
+        name="chaos: what has the labels of a deleted job is no leak",
         target="hack.chaos.leaks:of_deleted",
         before="_is_of(one, job) or uid in _owners(one)",
         after="uid in _owners(one)",
@@ -230,8 +231,8 @@ MUTANTS = (
     Mutant(
         name="episodes that were handed back count as interrupted",
         target="hack.chaos.history:interrupted_episodes",
-        before="for cause in NO_FAILURES",
-        after="for cause in ('', '-')",
+        before="[str(cause) for cause in NO_FAILURES]",
+        after="['', '-']",
         tests=(f"{LONG}::test_episodes_that_a_loss_interrupted_are_counted",),
     ),
 )
