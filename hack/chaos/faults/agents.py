@@ -48,7 +48,7 @@ class AgentFaults(Pods):
         return Injected(self._exec(seen, victims[0], KILL, *GATEWAY), nothing)
 
     def _gateway_hung(self, victims: tuple[str, ...], seen: Observation) -> Injected:
-        """Stop the gateway. It goes on by itself."""
+        """Stop the gateway. It goes on by itself, before the row's fault is over."""
         return Injected(self._exec(seen, victims[0], HANG, str(GATEWAY_SECONDS), *GATEWAY), nothing)
 
     def _runner_deleted(self, victims: tuple[str, ...], seen: Observation) -> Injected:
@@ -85,7 +85,7 @@ class AgentFaults(Pods):
         return Injected(self._exec_in(self._tool_server(), KILL, *COMMAND), nothing)
 
     def _tool_server_hung(self, victims: tuple[str, ...], seen: Observation) -> Injected:
-        """Stop the tool server. It goes on by itself."""
+        """Stop the tool server. It goes on by itself, before the row's fault is over."""
         return Injected(self._exec_in(self._tool_server(), HANG, str(HUNG_SECONDS), *COMMAND), nothing)
 
     def _runners(self) -> list[str]:

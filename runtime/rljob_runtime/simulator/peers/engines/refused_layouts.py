@@ -24,7 +24,9 @@ class RefusedLayouts(Mapping[int, EngineKind]):
         return self._engines[size]
 
     def __iter__(self) -> Iterator[int]:
-        return iter([self._first] if self._refuses() else self._engines)
+        if self._refuses():
+            return iter((self._first,))
+        return iter(self._engines)
 
     def __len__(self) -> int:
         return 1 if self._refuses() else len(self._engines)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hack.chaos.faults.agents import HANG, HUNG_SECONDS, KILL
+from hack.chaos.faults.agents import GATEWAY_SECONDS, HANG, HUNG_SECONDS, KILL
 from hack.chaos.faults.injector import Injector
 from hack.chaos.faults.pods import NotPossible
+from hack.chaos.rows import ROWS
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from tests.support.chaos import HEALTHY
 
@@ -120,3 +121,8 @@ def test_parts_of_agents_are_found_by_their_words(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(injector, "kubectl", kubectl)
     assert injector.inject(row, ("coordinator-0",), HEALTHY).at == 7.0
     assert list(asked[-1][-len(words) :]) == words
+
+
+def test_what_goes_on_by_itself_does_so_before_its_fault_is_over() -> None:
+    for row, seconds in (("gateway-hung", GATEWAY_SECONDS), ("tool-server-hung", HUNG_SECONDS)):
+        assert seconds < (ROWS[row].lasts or 0)
