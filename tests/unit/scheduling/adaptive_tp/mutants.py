@@ -146,14 +146,14 @@ MUTANTS = (
         target="rljob_runtime.scheduling.adaptive_tp.snapshot:SizedEngine.share",
         before="min(1.0, self.kv_tokens / max(context, 1.0), self.max_running / max(batch, 1.0))",
         after="1.0",
-        tests=(f"{POLICY}::test_the_decision[it leaves a full size]",),
+        tests=(f"{POLICY}::test_the_decision[it leaves a size before it is full]",),
     ),
     Mutant(
         name="a play knows no full cache",
         target="rljob_runtime.scheduling.adaptive_tp.tail:_Engine.__init__",
         before="engine.decode",
         after="engine.latency.decode",
-        tests=(f"{POLICY}::test_the_decision[it leaves a full size]",),
+        tests=(f"{POLICY}::test_the_decision[it leaves a size before it is full]",),
     ),
     Mutant(
         name="a machine stays while responses wait in its engines",
