@@ -89,9 +89,7 @@ async def run(config: Config, key: str, mark: PodMark | None = None) -> None:
             harness = MarkingHarness(harness, mark)
         name = runner_name()
         gateway = GatewayClient(direct, config.url, key, name, config.wait_seconds, config.patience_seconds)
-        settings = RunnerSettings(
-            config.environment.episodes, config.heartbeat_seconds, config.grace_seconds, once=mark is not None
-        )
+        settings = RunnerSettings.of(config, once=mark is not None)
         log.info("runner %s of %s asks %s", name, config.environment.name, config.url)
         runner = Runner(gateway, harness, settings)
         try:

@@ -20,6 +20,8 @@ TOOLS, AGENT, OPEN_ENV, VERIFIERS = "Tools", "Agent", "OpenEnv", "Verifiers"
 PROCESS, GIT_RESTORE, POD = "Process", "GitRestore", "Pod"
 """What each episode of an agent has of its own: its process and HOME, a working copy of a checkout too, or its pod."""
 MOST_EPISODES = 4096
+SCORE_SECONDS = 5.0
+"""Time of a scoring beyond that of the reward: the conversation is read before."""
 SHARED = (
     "name",
     "kind",
@@ -77,9 +79,15 @@ class EnvironmentConfig:
     max_turns: int = 16
     episodes: int = 8
     tool_seconds: float = 30.0
+    """Longest call of a tool."""
     reward_seconds: float = 20.0
-    """Longest time of the reward function, in seconds. It has to fit into the 30 s for which the coordinator waits for
-    a report after the deadline."""
+    """Longest call of the reward function, and of the scoring by a `verifiers` environment."""
+
+    @property
+    def overrun_seconds(self) -> float:
+        """Time after an episode's deadline in which it is scored. The coordinator waits 5 s longer for the report."""
+        twice = self.kind == VERIFIERS and self.reward is not None
+        return self.reward_seconds * (2 if twice else 1) + SCORE_SECONDS
 
 
 @dataclass(frozen=True)

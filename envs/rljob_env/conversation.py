@@ -15,8 +15,8 @@ from rljob_env.retrying import answered, error_of
 
 CONNECT_SECONDS = 5.0
 LATE_SECONDS = 4.0
-"""Time after the deadline in which the gateway answers. The reward's function runs after it, and the coordinator waits
-for a report for 30 s."""
+"""Time after the deadline in which the gateway answers. The reward's function runs after it, so this is less than
+`config.SCORE_SECONDS`."""
 
 
 async def conversation_of(http: httpx.AsyncClient, assignment: Assignment) -> list[Json] | None:

@@ -16,6 +16,7 @@ from functools import partial
 
 import httpx
 
+from rljob_env.config import Config
 from rljob_env.episode import Assignment, Attempt, Harness, Limit, Report
 from rljob_env.failures import EpisodeOver, Failed, GatewayAway, GatewayRefused, Part
 from rljob_env.gateway_client import GatewayClient
@@ -36,9 +37,17 @@ class RunnerSettings:
     heartbeat_seconds: float = 2.0
     grace_seconds: float = 10.0
     overrun_seconds: float = 25.0
-    """A harness that has not ended so long after its deadline is cancelled: the coordinator waits for 30 s."""
+    """A harness that has not ended so long after its deadline is cancelled (`EnvironmentConfig.overrun_seconds`)."""
     once: bool = False
     """The runner ends after the first episodes that it leases."""
+
+    @classmethod
+    def of(cls, config: Config, once: bool = False) -> RunnerSettings:
+        """Return the bounds that a runner's settings state."""
+        environment = config.environment
+        return cls(
+            environment.episodes, config.heartbeat_seconds, config.grace_seconds, environment.overrun_seconds, once
+        )
 
 
 @dataclass

@@ -52,7 +52,7 @@ class Scorer:
             where = {"folder": str(place.folder), "home": str(place.home)} if place is not None else {}
             return reward_and_metrics(await self.workers.evaluate(self._name, given, self._seconds, where))
         except TimeoutError as error:
-            text = f"{self._name} did not return within {self._seconds:g} s"
+            text = f"{self._name} did not return within rewardSeconds ({self._seconds:g} s)"
             raise Failed(Part.ENVIRONMENT, text) from error
         except CallFailed as error:
             raise Failed(Part.ENVIRONMENT, str(error)) from error

@@ -175,10 +175,11 @@ async def bench(
     versions: Versions = Versions.SINGLE,
     recovery: Recovery | None = None,
     runners: RunnerRules | None = None,
+    overtime: float = EpisodeRules.overtime,
 ) -> AsyncIterator[Bench]:
     store, now = ObservedStore(path / "state.db", "job", lambda event: None, ()), [1000.0]
     store.adopt_term(1)
-    episode = EpisodeRules(replace(limits or Limits(), seconds=60.0), versions, recovery)
+    episode = EpisodeRules(replace(limits or Limits(), seconds=60.0), versions, recovery, overtime)
     rules = BookRules({ENVIRONMENT: episode}, 7, runners or RunnerRules())
     access = HeldStore(store)
     book = EpisodeBook(access, rules, lambda: now[0])

@@ -53,6 +53,8 @@ WHILE_SUSPENDED = (
     "environments[].checkout",
     "environments[].maxTurns",
     "environments[].timeoutSeconds",
+    "environments[].toolSeconds",
+    "environments[].rewardSeconds",
     "environments[].runners",
     "environments[].minRunners",
     "environments[].maxRunners",

@@ -15,14 +15,14 @@ Errors = Iterator[FieldError]
 
 
 def check_environments(spec: RLJobSpec) -> Errors:
-    """Yield the mistakes of environments, of the episodes' limits, and of techniques that know no turns."""
+    """Yield the mistakes of environments and of the episodes' limits."""
     names = [environment.name for environment in spec.environments]
     for index, environment in enumerate(spec.environments):
         path = f"spec.environments[{index}]"
         if environment.name in names[:index]:
             yield FieldError(f"{path}.name", environment.name, "must be unique in spec.environments")
         yield from _kind(path, environment)
-        yield from _state(path, environment)
+        yield from _of_tools(path, environment)
         yield from _reset(path, environment)
         yield from _runners(path, environment)
         for place, tool in enumerate(environment.tools or ()):
@@ -67,10 +67,14 @@ def _agent(path: str, environment: Environment) -> Errors:
         yield FieldError(f"{path}.function", environment.function, advice)
 
 
-def _state(path: str, environment: Environment) -> Errors:
-    if environment.state is not None and environment.kind is not EnvironmentKind.TOOLS:
-        advice = f"is for kind {EnvironmentKind.TOOLS} only; leave it out"
-        yield FieldError(f"{path}.state", environment.state.value, advice)
+def _of_tools(path: str, environment: Environment) -> Errors:
+    """Check that no other kind has a field of Tools."""
+    written = environment.to_dict()
+    for field in ("state", "toolSeconds"):
+        if field in written and environment.kind is not EnvironmentKind.TOOLS:
+            yield FieldError(
+                f"{path}.{field}", written[field], f"is for kind {EnvironmentKind.TOOLS} only; leave it out"
+            )
 
 
 def _reset(path: str, environment: Environment) -> Errors:

@@ -27,6 +27,7 @@ _ABSENT = {
     "rewards": "[]",
     "minRunners": "0",
     "maxRunners": "0",
+    "toolSeconds": "0.0",
     "state": "''",
     "reset": "''",
     "checkout": "''",

@@ -24,6 +24,7 @@ ENVIRONMENT_RULES: dict[str, list[Rule]] = {
             "verifiers is required for kind Verifiers, with its id, and for no other kind",
         ),
         Rule("!has(self.state) || self.kind == 'Tools'", "state is for kind Tools only; leave it out"),
+        Rule("!has(self.toolSeconds) || self.kind == 'Tools'", "toolSeconds is for kind Tools only; leave it out"),
         Rule("!has(self.reset) || self.kind == 'Agent'", "reset is for kind Agent only; leave it out"),
         Rule(
             "!has(self.checkout) || (has(self.reset) && self.reset == 'GitRestore')",

@@ -11,6 +11,11 @@ from rljob_api.fields import CodePath, DnsLabel, FolderPath, FreeForm, HttpUrl, 
 from rljob_api.spec.egress import Egress
 from rljob_api.spec.template import PodTemplate
 
+REPORT_SECONDS = 10.0
+"""Time of a report beyond that of the scoring: the conversation is read before, and the way there takes time."""
+NOT_OF_RUNNERS = ("template", "egress", "state", "minRunners", "maxRunners")
+"""Fields of an environment that its runners are not told."""
+
 Argument = Annotated[str, Field(max_length=1024)]
 
 
@@ -114,6 +119,11 @@ class Environment(Model):
     """Most turns of an episode. The model's answer to the last one ends it."""
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
     """Longest episode, in seconds. No turn begins after it."""
+    tool_seconds: Annotated[float | None, Field(gt=0, le=3600)] = None
+    """For Tools: longest call of a tool, in seconds. The model sees an error in place of a later answer. Absent: 30."""
+    reward_seconds: float = Field(default=20.0, gt=0, le=3600)
+    """Longest call of `reward`, in seconds, and for Verifiers the longest scoring by the environment. They may end
+    after `timeoutSeconds`. One that takes longer is a failure of the environment: the episode begins again."""
     runners: int = Field(default=1, ge=1, le=64)
     """Pods that run the environment, or processes of `rljob run`."""
     min_runners: Annotated[int | None, Field(ge=1, le=64)] = None
@@ -146,13 +156,19 @@ class Environment(Model):
         """Tell whether its episodes may have a reward without spec.rewards. Only Tools has none of its own."""
         return self.reward is not None or self.kind is not EnvironmentKind.TOOLS
 
+    @property
+    def overtime_seconds(self) -> float:
+        """Return the seconds after an episode's deadline in which its runner scores and reports it."""
+        twice = self.kind is EnvironmentKind.VERIFIERS and self.reward is not None
+        return self.reward_seconds * (2 if twice else 1) + REPORT_SECONDS
+
     def runner_options(self) -> dict[str, Any]:
         """Return the environment's settings for its runners, as JSON values.
 
-        `template` and `egress` are left out, because they concern the pods. `state` is left out, because each resumed
-        episode says whether its calls are executed again.
+        `template`, `egress` and the bounds of `runners` are left out, because they concern the pods. `state` is left
+        out, because each episode says it.
         """
-        return {name: value for name, value in self.to_dict().items() if name not in ("template", "egress", "state")}
+        return {name: value for name, value in self.to_dict().items() if name not in NOT_OF_RUNNERS}
 
 
 class EpisodeVersions(StrEnum):

@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 LOAD, PLAY = "rljob_env.verifiers.episode:load", "rljob_env.verifiers.episode:play"
 INHERITED = ("SSL_CERT_DIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_OFFLINE")
 """How harnesses of the package find their programs: each worker has a home of its own, without a cache."""
-END_SECONDS = 20.0
-"""Time after the deadline in which the environment scores the episode. The coordinator waits for 30 s."""
 LOAD_SHARE = 0.1
 """Of an episode's time: a load that took more is why the episode ran out of it. The next one finds it loaded."""
 LOAD_SECONDS = 1800.0
@@ -40,21 +38,13 @@ CURE = "raise timeoutSeconds, or keep what it loads on the runner's disk and nam
 
 
 class VerifiersHarness:
-    """Plays tasks of one environment. `end_seconds`: the time of its scoring."""
+    """Plays tasks of one environment. It scores an episode within `reward_seconds` of its deadline."""
 
-    def __init__(
-        self,
-        gateway: httpx.AsyncClient,
-        config: EnvironmentConfig,
-        root: Path,
-        guard: Guard,
-        end_seconds: float = END_SECONDS,
-    ) -> None:
+    def __init__(self, gateway: httpx.AsyncClient, config: EnvironmentConfig, root: Path, guard: Guard) -> None:
         assert config.verifiers is not None
         self._gateway_http = gateway
         self._config = config
         self._verifiers = config.verifiers
-        self._end_seconds = end_seconds
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         variables = {**inherited, **config.variables}
         self.workers = WorkerPool(WorkerSettings(root, (LOAD, PLAY), variables, Part.ENVIRONMENT, guard))
@@ -70,9 +60,11 @@ class VerifiersHarness:
         await self._load(given, seconds)
         loaded = time.monotonic() - began
         try:
-            found = await self.workers.evaluate(PLAY, [given], assignment.seconds_left() + self._end_seconds)
+            bound = assignment.seconds_left() + self._config.reward_seconds
+            found = await self.workers.evaluate(PLAY, [given], bound)
         except TimeoutError as error:
-            text = f"the environment did not end within {self._end_seconds:g} s of the deadline"
+            most = f"rewardSeconds ({self._config.reward_seconds:g} s)"
+            text = f"the environment did not end within {most} of the deadline"
             raise Failed(Part.ENVIRONMENT, text) from error
         except CallFailed as error:
             raise Failed(Part.ENVIRONMENT, str(error)) from error

@@ -114,7 +114,7 @@ async def _serve(
 ) -> None:
     bounds = fitting_bounds(config.bounds, host_memory())
     settings = GatewaySettings(config.model, config.context_tokens, vocabulary, config.max_tokens, bounds.history_bytes)
-    server = ServerSettings.of(bounds)
+    server = ServerSettings.of(bounds, config.overtime_seconds)
     allow_descriptors(server.connections.total)
     async with contextlib.AsyncExitStack() as stack:
         # Before anything is opened: what is forked later would hold it.

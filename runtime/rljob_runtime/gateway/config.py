@@ -51,6 +51,8 @@ class GatewayConfig(Model):
     metrics_port: Port | None = None
     """Port of `/metrics`, `/healthz` and `/readyz`, which need no key. Absent: they are not served."""
     threads: Positive = 2
+    overtime_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """The longest time after an episode's deadline in which a runner of the job scores and reports it."""
     bounds: GatewayBounds = GatewayBounds()
     """What is held at a time. A container with less memory gets smaller ones."""
     parent: Positive | None = None
@@ -72,6 +74,7 @@ class GatewayConfig(Model):
             data=data,
             context_tokens=data.max_prompt_tokens + data.max_response_tokens,
             max_tokens=data.max_response_tokens,
+            overtime_seconds=max((one.overtime_seconds for one in job.spec.environments), default=0.0),
             bounds=bounds_of(job.spec),
         )
 

@@ -44,9 +44,6 @@ CONNECTIONS = ConnectionLimits(total=8192, of_a_host=5120, idle_seconds=120.0)
 OF_A_HOST = 0.625
 """Share of all connections that one host may have: a local run has all episodes on one."""
 
-SCORING_SECONDS = 30.0
-"""So long after an attempt's deadline its conversation can be read: its runner scores it then, and reports it."""
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Work = Callable[[Capability, bytes, bool | None], Awaitable[Answer]]
 
@@ -69,13 +66,20 @@ class ServerSettings:
     """Requests of an attempt that wait for room, are read, or are answered."""
     requests: int = 4096
     """Requests of all attempts that are read or answered. As many more may wait."""
+    overtime_seconds: float = 30.0
+    """So long after an attempt's deadline its conversation can be read: its runner scores it then, and reports it."""
 
     @classmethod
-    def of(cls, bounds: GatewayBounds) -> Self:
-        """Return the settings for the bounds of a job."""
+    def of(cls, bounds: GatewayBounds, overtime_seconds: float) -> Self:
+        """Return the settings for the bounds of a job, and for the longest time of its runners after a deadline."""
         total = max(CONNECTIONS.total, bounds.connections)
         connections = replace(CONNECTIONS, total=total, of_a_host=int(total * OF_A_HOST))
-        return cls(held_bytes=bounds.body_bytes, connections=connections, requests=bounds.requests)
+        return cls(
+            held_bytes=bounds.body_bytes,
+            connections=connections,
+            requests=bounds.requests,
+            overtime_seconds=overtime_seconds,
+        )
 
     def memory(self) -> Memory:
         """Return the budget of a gateway."""
@@ -160,8 +164,8 @@ def gateway_app(
             return await answered(request, gateway.generate)
 
     async def conversation(request: web.Request) -> web.Response:
-        found = _capability(request, key, now() - SCORING_SECONDS)
-        capability = replace(found, expires=found.expires + math.ceil(SCORING_SECONDS))
+        found = _capability(request, key, now() - settings.overtime_seconds)
+        capability = replace(found, expires=found.expires + math.ceil(settings.overtime_seconds))
         # Its length is known when it is there. A body is in it, so it is not much longer than the longest.
         async with memory.room(capability.episode, settings.most_bytes, capability.expires - now()) as room:
             answer = await gateway.conversation(capability)

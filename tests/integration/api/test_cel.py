@@ -112,7 +112,12 @@ GOOD: list[dict[str, Any]] = [
     {"spec.environments": [CALC], "spec.streamTraining.enabled": "Auto", "spec.adaptiveTensorParallel.enabled": "Auto"},
     {
         "spec.environments": [
-            {**CALC, "tools": [{"mcp": {"url": "http://tools:8000/mcp"}}, {"function": "pkg.tools:add"}]},
+            {
+                **CALC,
+                "tools": [{"mcp": {"url": "http://tools:8000/mcp"}}, {"function": "pkg.tools:add"}],
+                "toolSeconds": 3600,
+                "rewardSeconds": 0.5,
+            },
             {"name": "swe", "kind": "Agent", "command": ["sh", "-c", "true"], "runners": 64, "timeoutSeconds": 0.5},
             {
                 **SWE,
@@ -360,6 +365,8 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     ),
     "environments[].maxTurns": ([CALC], [{**CALC, "maxTurns": 4}]),
     "environments[].timeoutSeconds": ([CALC], [{**CALC, "timeoutSeconds": 60}]),
+    "environments[].toolSeconds": ([CALC], [{**CALC, "toolSeconds": 60}]),
+    "environments[].rewardSeconds": ([CALC], [{**CALC, "rewardSeconds": 600}]),
     "environments[].runners": ([CALC, SWE], [CALC, {**SWE, "runners": 2}]),
     "environments[].minRunners": ([CALC, {**SWE, "runners": 2}], [CALC, {**SWE, "runners": 2, "minRunners": 1}]),
     "environments[].maxRunners": ([CALC, SWE], [CALC, {**SWE, "maxRunners": 4}]),

@@ -24,7 +24,7 @@ from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.openenv.session import STEP_SECONDS
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_env.tools.harness import ToolsHarness
-from rljob_env.verifiers.harness import END_SECONDS, VerifiersHarness
+from rljob_env.verifiers.harness import VerifiersHarness
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
@@ -112,12 +112,10 @@ class Site:
         config = EnvironmentConfig("calc", OPEN_ENV, open_env_url=url, **options)
         return OpenEnvHarness(self.http, self.http, config, root, self.guard, step_seconds)
 
-    def verifiers(
-        self, root: Path, id: str = "sums", end_seconds: float = END_SECONDS, fault: str = "", **options: Any
-    ) -> VerifiersHarness:
+    def verifiers(self, root: Path, id: str = "sums", fault: str = "", **options: Any) -> VerifiersHarness:
         args = {"taskset": {"fault": fault}}
         config = EnvironmentConfig("calc", VERIFIERS, verifiers=VerifiersConfig(id, args), **options)
-        return VerifiersHarness(self.http, config, root, self.guard, end_seconds)
+        return VerifiersHarness(self.http, config, root, self.guard)
 
     def prompts(self) -> list[str]:
         """Return the prompt of each turn, as text."""

@@ -143,9 +143,30 @@ MUTANTS = (
     Mutant(
         name="a runner is told what its template has",
         target="rljob_api.spec.environments:Environment.runner_options",
-        before='name not in ("template", "egress", "state")',
+        before="name not in NOT_OF_RUNNERS",
         after="True",
         tests=("tests/unit/api/test_models.py::test_a_runner_is_told_about_its_environment_and_not_about_its_pods",),
+    ),
+    Mutant(
+        name="a job that can grow has no runners",
+        target="rljob_api.spec.environments:NOT_OF_RUNNERS",
+        before='("template", "egress", "state", "minRunners", "maxRunners")',
+        after='("template", "egress", "state")',
+        tests=("tests/unit/api/test_models.py::test_a_runner_is_told_about_its_environment_and_not_about_its_pods",),
+    ),
+    Mutant(
+        name="a package has the time of one reward for two",
+        target="rljob_api.spec.environments:Environment.overtime_seconds",
+        before="2 if twice else 1",
+        after="1",
+        tests=("tests/unit/coordinator/episodes/test_overtime.py::test_a_runner_gives_up_before_its_coordinator_does",),
+    ),
+    Mutant(
+        name="any kind has a limit of tools",
+        target="rljob_api.rules.environments:_of_tools",
+        before='("state", "toolSeconds")',
+        after='("state",)',
+        tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
         name="machines with episodes never switch sizes",

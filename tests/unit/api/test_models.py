@@ -202,13 +202,14 @@ def test_a_runner_is_told_about_its_environment_and_not_about_its_pods() -> None
     template = {"spec": {"containers": [{"name": "main", "env": [{"name": "TOKEN", "value": "secret"}]}]}}
     egress = {"cidrs": [{"cidr": "10.0.0.0/8"}]}
     (environment,) = load(
-        job({"spec.environments": [{**CALC, "template": template, "egress": egress}]})
+        job({"spec.environments": [{**CALC, "template": template, "egress": egress, "maxRunners": 4, "minRunners": 1}]})
     ).spec.environments
     assert environment.template.container()["env"]
     assert environment.runner_options() == {
         **CALC,
         "maxTurns": 16,
         "timeoutSeconds": 300.0,
+        "rewardSeconds": 20.0,
         "runners": 1,
         "episodesPerRunner": 8,
     }

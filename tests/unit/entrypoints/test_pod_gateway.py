@@ -30,7 +30,10 @@ JOB = RLJob.model_validate(
     job_document(
         {
             "spec.data.chatTemplate": True,
-            "spec.environments": [{"name": "calc", "kind": "Tools", "tools": [{"function": "tools.py:add"}]}],
+            "spec.environments": [
+                {"name": "calc", "kind": "Tools", "tools": [{"function": "tools.py:add"}], "rewardSeconds": 600},
+                {"name": "quick", "kind": "Tools", "tools": [{"function": "tools.py:add"}]},
+            ],
         }
     )
 )
@@ -67,6 +70,7 @@ async def test_the_container_finds_its_config_the_text_and_the_link(site: Site) 
         assert (config.port, config.host) == (GATEWAY_PORT, "127.0.0.1")
         assert config.capability_key_file == site.keys / CAPABILITY_KEY
         assert config.bounds == bounds_of(JOB.spec) != GatewayBounds()
+        assert config.overtime_seconds == 610.0, "that of the slowest reward"
         assert site.gateway._link is not None
         assert site.gateway._link._settings.calls == config.bounds.calls
         shutil.rmtree(site.scratch)

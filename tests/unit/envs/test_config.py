@@ -38,6 +38,8 @@ def test_an_environment_is_read_as_the_job_states_it(tmp_path: Path) -> None:
         "reward": "rewards.py:right",
         "maxTurns": 4,
         "timeoutSeconds": 30.0,
+        "toolSeconds": 120,
+        "rewardSeconds": 600.5,
         "runners": 2,
         "episodesPerRunner": 3,
     }
@@ -46,6 +48,7 @@ def test_an_environment_is_read_as_the_job_states_it(tmp_path: Path) -> None:
     assert config.key_file == tmp_path / "key"
     assert config.grace_seconds == 3
     assert config.environment.tools == (Tool(function="tools.py:add"), Tool(mcp_url="http://search/mcp"))
+    assert (config.environment.tool_seconds, config.environment.reward_seconds) == (120.0, 600.5)
     assert (config.environment.reward, config.environment.max_turns, config.environment.episodes) == (
         "rewards.py:right",
         4,

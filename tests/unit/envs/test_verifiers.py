@@ -74,7 +74,7 @@ async def test_an_environment_that_is_not_there_is_a_failure_of_ours() -> None:
 
 async def test_an_environment_that_does_not_end_is_killed() -> None:
     async with open_site() as site, site.stack:
-        harness = site.verifiers(STAND_IN, fault="sleeps", end_seconds=0.1)
+        harness = site.verifiers(STAND_IN, fault="sleeps", reward_seconds=0.1)
         report = await site.report_of(harness, record=FIRST, seconds=5.0)
         assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
         assert (harness.workers.stats.timed_out, harness.workers.stats.died) == (1, 0)

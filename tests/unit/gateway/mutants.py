@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         name="a conversation is closed at the deadline",
         target="rljob_runtime.gateway.server:gateway_app",
-        before="_capability(request, key, now() - SCORING_SECONDS)",
+        before="_capability(request, key, now() - settings.overtime_seconds)",
         after="_capability(request, key, now())",
         tests=(f"{OPENAI}::test_a_conversation_can_be_read_while_its_attempt_is_scored",),
     ),

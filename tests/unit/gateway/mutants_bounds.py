@@ -20,6 +20,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a conversation is closed before a long reward reads it",
+        target="rljob_runtime.gateway.config:GatewayConfig.of",
+        before="max((one.overtime_seconds for one in job.spec.environments), default=0.0)",
+        after="30.0",
+        tests=(
+            "tests/unit/entrypoints/test_pod_gateway.py::test_the_container_finds_its_config_the_text_and_the_link",
+        ),
+    ),
+    Mutant(
         name="each request reads the turns of its attempt",
         target="rljob_runtime.gateway.histories:Histories.of",
         before="(reading := self._readings.get(episode)) is None",

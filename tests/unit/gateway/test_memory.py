@@ -277,11 +277,12 @@ async def test_a_wait_for_the_attempts_own_bytes_is_its_agents_doing(served: Ser
 
 def test_a_budget_and_the_connections_follow_from_the_bounds() -> None:
     bounds = GatewayBounds(requests=10_000, body_bytes=300 << 20)
-    settings = ServerSettings.of(bounds)
+    settings = ServerSettings.of(bounds, 610.0)
+    assert settings.overtime_seconds == 610.0
     assert (settings.requests, settings.held_bytes) == (10_000, 300 << 20)
     assert settings.connections.total == bounds.connections
     assert bounds.requests < settings.connections.of_a_host < settings.connections.total
-    assert ServerSettings.of(GatewayBounds()).connections == CONNECTIONS
+    assert ServerSettings.of(GatewayBounds(), 30.0).connections == CONNECTIONS
 
 
 @pytest.mark.parametrize("words", [1, 18])

@@ -82,6 +82,7 @@ def episode_rules(spec: RLJobSpec) -> dict[str, EpisodeRules]:
             ),
             versions,
             recovery_of(one),
+            one.overtime_seconds,
         )
         for one in spec.environments
     }
@@ -137,12 +138,19 @@ def _turns(spec: RLJobSpec) -> list[object]:
     """Return what the turns of a response depend on; nothing without environments."""
     if not spec.environments:
         return []
-    placing = {"runners", "episodes_per_runner"}
     return [
-        [one.model_dump(mode="json", exclude=placing) for one in spec.environments],
+        [one.model_dump(mode="json", exclude=_beside_turns(one)) for one in spec.environments],
         # An evaluation has one version, whatever training has.
         spec.episode and {name: value for name, value in spec.episode.to_dict().items() if name != "versions"},
     ]
+
+
+def _beside_turns(environment: Environment) -> set[str]:
+    """Return the fields of an environment on which no turn depends.
+
+    Without `tool_seconds` it is among them, so that evaluations which began before this field go on."""
+    beside = {"runners", "episodes_per_runner", "reward_seconds"}
+    return beside | ({"tool_seconds"} if environment.tool_seconds is None else set[str]())
 
 
 def engines_digest(spec: RLJobSpec) -> str:

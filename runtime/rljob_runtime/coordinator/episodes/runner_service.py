@@ -48,13 +48,12 @@ Warn = Callable[[str, StatusWarning | None], None]
 class RunnerRules:
     """What is expected of runners.
 
-    `silence`: seconds for which one may be silent. `overtime`: seconds after an attempt's deadline in which it reports.
-    `unserved`: seconds after which an environment without a runner is told. `traced_run`: the run whose traces the
-    spans of agents join (`protocols.traces`); None where no traces are exported.
+    `silence`: seconds for which one may be silent. `unserved`: seconds after which an environment without a runner is
+    told. `traced_run`: the run whose traces the spans of agents join (`protocols.traces`); None where no traces are
+    exported. How long one may report after a deadline is in `EpisodeRules.overtime`.
     """
 
     silence: float = 30.0
-    overtime: float = 30.0
     unserved: float = 60.0
     traced_run: str | None = None
 
@@ -344,8 +343,8 @@ class RunnerService:
         without = {one.id: one for one in self._held() if not one.is_generated}
         for episode, since in self._leases.leavers({number: bool(one.open) for number, one in without.items()}, now):
             self._take_away(without[episode], since)
-        for one in self._late(now):
-            self._fail(one, f"its runner did not end it within {self._rules.overtime:g} s of its deadline")
+        for late in self._late(now):
+            self._fail(late.id, f"its runner did not end it within {late.episode.rules.overtime:g} s of its deadline")
         return self._leases.unserved(now, self._rules.unserved)
 
     def _held(self) -> list[Attempt]:
@@ -357,10 +356,13 @@ class RunnerService:
         attempt = self._attempts.number(episode.attempt)
         return attempt is None or attempt.holder is not None
 
-    def _late(self, now: float) -> Collection[EpisodeAttempt]:
+    def _late(self, now: float) -> Collection[Attempt]:
         held = [one for one in self._attempts.numbers() if self._leases.has_begun(one.id)]
-        before = now - self._rules.overtime
-        return [one.id for one in held if one.episode.deadline is not None and one.episode.deadline < before]
+        return [
+            one
+            for one in held
+            if one.episode.deadline is not None and one.episode.deadline + one.episode.rules.overtime < now
+        ]
 
     def _goes_on(self, attempt: Attempt, now: float, cause: AbortCause) -> bool:
         """Let the next runner go on with an attempt whose runner is lost; False if it must end.

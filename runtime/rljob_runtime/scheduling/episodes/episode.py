@@ -55,6 +55,8 @@ class EpisodeRules:
     versions: Versions = Versions.MIXED
     recovery: Recovery | None = None
     """How another runner goes on with an attempt. None: an attempt ends with its runner."""
+    overtime: float = 30.0
+    """Seconds after an attempt's deadline in which its runner scores and reports it."""
 
     @property
     def of_evaluation(self) -> EpisodeRules:

@@ -123,6 +123,14 @@ ENVIRONMENT_CASES = [
         "is for kind Tools only",
         value="Stateless",
     ),
+    Case(
+        {"spec.environments": [{**_AGENT, "toolSeconds": 60}]},
+        "spec.environments[0].toolSeconds",
+        "is for kind Tools only",
+        value=60.0,
+    ),
+    _environments("[0].toolSeconds", "must be more than 0", 0, {"toolSeconds": 0}),
+    _environments("[0].rewardSeconds", "must be at most 3600", 3601, {"rewardSeconds": 3601}),
     _environments("[0].state", "must be one of 'Stateless' or 'Stateful'", "None", {"state": "None"}),
     *(
         _environments("[0].egress.cidrs[0].cidr", advice, cidr, {"egress": {"cidrs": [{"cidr": cidr}]}})

@@ -169,11 +169,12 @@ def test_an_evaluation_counts_only_under_the_same_turns() -> None:
     def digest(**spec: Any) -> str:
         return Settings.of(job(evaluation=[{"name": "held"}], **spec)).evaluations[0].digest
 
-    same = {**CALC, "runners": 4}
+    same = {**CALC, "runners": 4, "rewardSeconds": 600}
     assert digest(environments=[CALC]) == digest(environments=[same])
     others: list[dict[str, Any]] = [
         {},
         {"environments": [{**CALC, "maxTurns": 4}]},
+        {"environments": [{**CALC, "toolSeconds": 60}]},
         {"environments": [CALC, SWE]},
         {"environments": [CALC], "episode": {"maxTokens": 64}},
     ]

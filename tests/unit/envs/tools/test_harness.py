@@ -155,7 +155,7 @@ async def test_a_tool_that_breaks_by_itself_is_a_failure_of_ours(root: Path, fun
     [
         ("rewards.py:raises", "KeyError: 'absent'"),
         ("rewards.py:nan", "a finite number would be right"),
-        ("rewards.py:hang", "did not return within 3 s"),
+        ("rewards.py:hang", "did not return within rewardSeconds (3 s)"),
         ("rewards.py:absent", "cannot load"),
     ],
 )

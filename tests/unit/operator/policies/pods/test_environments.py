@@ -139,6 +139,8 @@ def test_runners_leave_a_lost_node_soon_and_are_spread() -> None:
     [
         {"maxTurns": 3},
         {"timeoutSeconds": 60.0},
+        {"toolSeconds": 60.0},
+        {"rewardSeconds": 600.0},
         {"episodesPerRunner": 1},
         {"template": {"metadata": {"labels": {"a": "b"}}}},
     ],
