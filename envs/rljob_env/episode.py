@@ -125,13 +125,16 @@ class Report:
     """Whether its program failed or was killed, and stated no result. Then it may not have reached the gateway."""
     limit: Limit | None = None
     """What ended the harness, if the model's last answer did not. The gateway refused no turn, so it does not know."""
+    answer: str | None = None
+    """What the program says that its answer is, for the job's rewards. None: the model's last one."""
 
     def as_json(self) -> Json:
         """Return the report as the gateway reads it."""
         found: Json = {"metrics": dict(self.metrics), "detail": self.detail[-MOST_DETAIL_CHARACTERS:]}
         if self.failed is not None:
             return found | {"failed": str(self.failed)}
-        return found | {"reward": self.reward} | ({"limit": str(self.limit)} if self.limit is not None else {})
+        found |= {"reward": self.reward} | ({"limit": str(self.limit)} if self.limit is not None else {})
+        return found | ({"answer": self.answer} if self.answer is not None else {})
 
 
 class Harness(Protocol):

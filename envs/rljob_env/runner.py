@@ -227,9 +227,9 @@ class Runner:
         try:
             await self._gateway.done(attempt, report)
         except (GatewayRefused, ValueError) as error:
-            if report.limit is not None:
-                # A gateway before limits were stated lives as long as its coordinator's pod.
-                await self._report(attempt, replace(report, limit=None))
+            if report.limit is not None or report.answer is not None:
+                # A gateway before these were stated lives as long as its coordinator's pod.
+                await self._report(attempt, replace(report, limit=None, answer=None))
                 return
             log.warning("%s: the report is refused: %s", attempt, error)
             self.stats.refused += 1

@@ -2,9 +2,9 @@
 
 With `reset: GitRestore` each program begins in a working copy of a checkout that is its own.
 
-The program finds the task in the file that RLJOB_TASK names. It may write its reward into the file that RLJOB_RESULT
-names. Its exit code does not fail the attempt. Three cases are failures of ours: the program cannot begin, its result
-says that it failed, or it ends without a result while the gateway is away (`runner`).
+The program finds the task in the file that RLJOB_TASK names. It may write its reward and its answer into the file that
+RLJOB_RESULT names. Its exit code does not fail the attempt. Three cases are failures of ours: the program cannot begin,
+its result says that it failed, or it ends without a result while the gateway is away (`runner`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AgentHarness:
                 reward, more = await self._scored(assignment, ended.answer, place)
         gave_up = ended.reward is None and ended.answer is None and code != 0
         limit = Limit.SECONDS if code is None else None
-        return Report(reward, metrics | ended.metrics | more, detail=ended.detail, gave_up=gave_up, limit=limit)
+        return Report(reward, metrics | ended.metrics | more, None, ended.detail, gave_up, limit, ended.answer)
 
     async def close(self) -> None:
         """End the processes of rewards."""
@@ -222,5 +222,7 @@ def _parsed(text: bytes, detail: str) -> _Ended:
         answer = found.pop("answer", None)
         if answer is not None and not isinstance(answer, str):
             raise ValueError(f"answer is {answer!r:.100}; a text would be right")
+        # A program may state half a character, which no request can have.
+        answer = answer and answer.encode(errors="replace").decode()
     reward, metrics = reward_and_metrics(found)
     return _Ended(reward, metrics, answer, detail)

@@ -76,6 +76,9 @@ MOST_METRICS, MOST_METRIC_NAME = 64, 128
 """Metrics of a report, and characters of a metric's name. The gateway refuses more, and the store keeps no more."""
 
 
+MOST_ANSWER = 1 << 16
+"""Characters of an answer that a program states. The gateway refuses more."""
+
 LARGEST_REWARD = 1e9
 """A reward beyond it, on either side, is a failure of the environment: one of 1e308 would outweigh all others, and the
 mean of two of them is no number. No rule of `spec.rewards` may have a wider range."""
@@ -120,7 +123,8 @@ class EpisodeReport:
     `reward`: a number up to `LARGEST_REWARD`; None if the environment gives none, and then the job's rewards score the
     last answer. `failed`: the part of ours that failed, with `detail` for people; the attempt is aborted then. A
     harness that timed out or acted wrongly is no failure of ours. `limit`: the limit that ended the harness; None if it
-    ended by itself, if the coordinator refused it a turn, or if its runner is of a package before this field.
+    ended by itself, if the coordinator refused it a turn, or if its runner is of a package before this field. `answer`:
+    what its program says that its answer is, which the job's rewards then score; None: the model's last answer.
     """
 
     reward: float | None = None
@@ -128,6 +132,7 @@ class EpisodeReport:
     failed: FailedPart | None = None
     detail: str = ""
     limit: HarnessLimit | None = None
+    answer: str | None = None
 
 
 class Environments(Protocol):

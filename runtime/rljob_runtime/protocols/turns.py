@@ -107,7 +107,7 @@ class Turns(Protocol):
         ...
 
     async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
-        """Return the stored turns of an open attempt, in the order of their nodes; with `newest` only the last.
+        """Return the stored turns of an open attempt, in the order of their nodes; with `newest` only the last answer.
 
         Of those with long requests, only the newest are there.
         """

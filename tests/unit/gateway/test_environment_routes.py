@@ -21,8 +21,15 @@ from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.histories import ContextLimit
 from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
-from rljob_runtime.gateway.wire.runner_requests import MOST_EPISODES, MOST_TEXTS, parse_heartbeat
-from rljob_runtime.protocols.environments import RUNNERS_PARTS, Assignment, EpisodeReport, FailedPart, HarnessLimit
+from rljob_runtime.gateway.wire.runner_requests import MOST_EPISODES, MOST_TEXTS, parse_done, parse_heartbeat
+from rljob_runtime.protocols.environments import (
+    MOST_ANSWER,
+    RUNNERS_PARTS,
+    Assignment,
+    EpisodeReport,
+    FailedPart,
+    HarnessLimit,
+)
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt
 from rljob_runtime.scheduling.byte_budget import ByteBudget
@@ -234,15 +241,24 @@ def test_a_heartbeat_of_the_most_episodes_is_read_and_more_texts_are_not() -> No
         parse_heartbeat(json.dumps({f"x{number}": 1 for number in range(MOST_TEXTS)} | {"runner": "r1"}).encode())
 
 
+def test_a_stated_answer_has_a_bound() -> None:
+    def body(characters: int) -> bytes:
+        return json.dumps({"runner": "r1", **named(attempt_of()), "answer": "5" * characters}).encode()
+
+    assert parse_done(body(MOST_ANSWER)).report.answer == "5" * MOST_ANSWER
+    with pytest.raises(GatewayError, match="at most 65536 characters"):
+        parse_done(body(MOST_ANSWER + 1))
+
+
 async def test_a_report_is_passed_on_and_may_be_repeated(site: Site) -> None:
     await site.environments.put(assignment())
     await site.lease()
     report: dict[str, Any] = {"reward": 0.5, "metrics": {"calls": 2, "share": 0.25}, "detail": "two calls"}
-    report |= {"limit": "turns"}
+    report |= {"limit": "turns", "answer": "42"}
     for _ in range(2):
         assert (await site.done(attempt_of(), **report)).status == 200
     assert site.environments.reports == {
-        attempt_of(): EpisodeReport(0.5, {"calls": 2.0, "share": 0.25}, None, "two calls", HarnessLimit.TURNS)
+        attempt_of(): EpisodeReport(0.5, {"calls": 2.0, "share": 0.25}, None, "two calls", HarnessLimit.TURNS, "42")
     }
     assert site.routes.stats.reports == 2
 

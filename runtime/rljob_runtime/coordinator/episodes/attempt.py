@@ -18,6 +18,7 @@ from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.episode import Episode, Versions
 from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.node import last_answer
 from rljob_runtime.scheduling.episodes.resumption import Recovery, ToolJournal
 from rljob_runtime.scheduling.episodes.times import (
     AttemptTimes,
@@ -290,8 +291,9 @@ class Attempt:
         )
 
     def _finish_reason(self) -> FinishReason:
-        end, sampled = self.episode.end, self.episode.sampled
-        is_cut = (end is not None and end.state is EndState.TRUNCATED) or (bool(sampled) and sampled[-1].is_cut)
+        end = self.episode.end
+        is_cut = end is not None and end.state is EndState.TRUNCATED
+        is_cut = is_cut or (bool(self.recorded) and last_answer(self.episode.nodes).is_cut)
         return FinishReason.LENGTH if is_cut else FinishReason.STOP
 
 

@@ -298,6 +298,6 @@ def _is_later(known: Attempt | None, request: GenerateRequest) -> bool:
 
 def _store_end(attempt: Attempt, end: EpisodeEnd, now: float, store: Store) -> bool:
     report = attempt.report or EpisodeReport()
-    # A failure of ours has no reward, whatever its environment says.
-    reward = None if end.state is EndState.ABORTED else report.reward
-    return store.turns.end(attempt.id.attempt, end, now, reward, report.metrics)
+    # A failure of ours has no reward and no answer, whatever its environment says.
+    reward, answer = (None, None) if end.state is EndState.ABORTED else (report.reward, report.answer)
+    return store.turns.end(attempt.id.attempt, end, now, reward, report.metrics, answer)

@@ -43,6 +43,6 @@ def restored(kept: KeptEpisode, recorded: Sequence[RecordedTurn], rules: Episode
             attempt.record(turns[node.id], kept.spans.get(node.id))
     if kept.end is not None:
         episode.end, attempt.ended_at = kept.end, kept.ended
-        attempt.report = EpisodeReport(reward=kept.reward, metrics=kept.metrics)
+        attempt.report = EpisodeReport(reward=kept.reward, metrics=kept.metrics, answer=kept.answer)
         attempt.stored.set()
     return attempt

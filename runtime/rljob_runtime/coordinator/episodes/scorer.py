@@ -10,21 +10,22 @@ from rljob_runtime.coordinator.generation.scoring import TextScorer
 from rljob_runtime.protocols.rewards import ResponseAborted, Reward
 from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.scheduling.episodes.ends import EndState, counts_as_failure
+from rljob_runtime.scheduling.episodes.node import last_answer
 
 
 class EpisodeScorer:
-    """A `Scorer` of episodes. `last_answer` scores the text of the last turn.
+    """A `Scorer` of episodes. `answers` scores what a program states as its answer, else the text of the last answer.
 
     `adds`: the environment's reward is a term of the job's rewards. Else it counts in their place.
     """
 
-    def __init__(self, book: EpisodeBook, last_answer: TextScorer, adds: bool = False) -> None:
+    def __init__(self, book: EpisodeBook, answers: TextScorer, adds: bool = False) -> None:
         self._book = book
-        self._last_answer = last_answer
+        self._answers = answers
         self._adds = adds
 
     async def score(self, response: Response) -> float:
-        """Return the environment's reward, that of the last answer, or the sum of both.
+        """Return the environment's reward, that of the answer, or the sum of both.
 
         An attempt that a failure of ours ended has none: raises `ResponseAborted`.
         """
@@ -40,6 +41,9 @@ class EpisodeScorer:
         given = attempt.report.reward if attempt.report is not None else None
         if given is not None and not self._adds:
             return Reward(given, {ENVIRONMENT_TERM: given})
-        turn = attempt.episode.sampled[-1]
+        answer = attempt.report.answer if attempt.report is not None else None
+        if answer is not None:
+            return await self._answers.score_text(response.key, answer, given)
+        turn = last_answer(attempt.episode.nodes)
         last = replace(response, token_ids=turn.token_ids, logprobs=turn.logprobs)
-        return await (self._last_answer.score_with(last, given) if self._adds else self._last_answer.score(last))
+        return await self._answers.score_with(last, given)

@@ -13,7 +13,7 @@ from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.reporting.timeline import REWARDS, Timeline
 from rljob_runtime.protocols import PeerError, PromptSource, RewardFailed, Rewards
 from rljob_runtime.protocols.rewards import ResponseAborted
-from rljob_runtime.protocols.trajectory import Response
+from rljob_runtime.protocols.trajectory import Response, TrajectoryKey
 from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED
 
@@ -50,6 +50,10 @@ class TextScorer:
     async def score_with(self, response: Response, environment_reward: float | None) -> float:
         """Return the reward of an episode's last turn, in which rules of kind Environment count what is given."""
         return await self._rewards.score(*await self._read(response), environment_reward)
+
+    async def score_text(self, key: TrajectoryKey, text: str, environment_reward: float | None) -> float:
+        """Return the reward of a text that a program states as a response's answer. The rest is as of `score_with`."""
+        return await self._rewards.score(self._prompts.prompt(key.prompt), text, environment_reward)
 
     async def _read(self, response: Response) -> tuple[object, str]:
         """Return the prompt and the text of a response."""

@@ -141,7 +141,7 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
             return Frame("called", {**fields, "call": _tool_call(tool_call)})
         case DoneCall(environment, runner, episode, report):
             fields = {**id, "environment": environment, "runner": runner, "episode": _attempt(episode)}
-            fields |= {"reward": report.reward, "limit": report.limit}
+            fields |= {"reward": report.reward, "limit": report.limit, "answer": report.answer}
             fields |= {"metrics": dict(report.metrics), "failed": report.failed, "detail": report.detail}
             return Frame("done", fields)
 
@@ -195,6 +195,7 @@ def _report_of(fields: Fields) -> EpisodeReport:
         None if failed is None else FailedPart(failed),
         text(fields, "detail"),
         None if limit is None else HarnessLimit(limit),
+        None if fields.get("answer") is None else text(fields, "answer"),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from rljob_runtime.gateway.errors import GatewayError, bad
 from rljob_runtime.gateway.wire.fields import Json, call_id, flag, parse_body, refuse_unknown, whole
 from rljob_runtime.protocols.environments import (
+    MOST_ANSWER,
     MOST_CALLS,
     MOST_METRIC_NAME,
     MOST_METRICS,
@@ -134,16 +135,19 @@ def parse_called(body: bytes) -> CalledRequest:
 def parse_done(body: bytes) -> DoneRequest:
     """Return the report of an attempt's end. Raises `GatewayError`."""
     given = parse_body(body, MOST_TEXTS)
-    refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail", "limit"))
+    refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail", "limit", "answer"))
     reward = None if given.get("reward") is None else _number(given["reward"], "reward")
     failed, limit = _one_of(RUNNERS_PARTS, given, "failed"), _one_of(RUNNERS_LIMITS, given, "limit")
-    for name, value in (("reward", reward), ("limit", limit)):
+    answer = given.get("answer")
+    if answer is not None and (not isinstance(answer, str) or len(answer) > MOST_ANSWER):
+        raise bad(f"answer: a text of at most {MOST_ANSWER} characters would be right", "answer")
+    for name, value in (("reward", reward), ("limit", limit), ("answer", answer)):
         if failed is not None and value is not None:
             raise bad(f"an attempt that a failure of ours ended has no {name}; leave one of the two out", name)
     detail = given.get("detail") or ""
     if not isinstance(detail, str) or len(detail) > MOST_DETAIL_CHARACTERS:
         raise bad(f"detail: a text of at most {MOST_DETAIL_CHARACTERS} characters would be right", "detail")
-    report = EpisodeReport(reward, _metrics(given.get("metrics")), failed, detail, limit)
+    report = EpisodeReport(reward, _metrics(given.get("metrics")), failed, detail, limit, answer)
     return DoneRequest(_runner(given), _attempt(given), report)
 
 

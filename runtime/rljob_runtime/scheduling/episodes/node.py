@@ -1,8 +1,8 @@
-"""Nodes: the token spans of an episode's tree."""
+"""Nodes: the token spans of an episode's tree, and which of them is its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -47,3 +47,27 @@ class Node:
     def is_cut(self) -> bool:
         """Whether the turn ended at its token limit. Such a node has no children."""
         return self.finish is FinishReason.LENGTH
+
+
+def last_answer(nodes: Mapping[int, Node]) -> Node:
+    """Return the turn that rewards score: the newest one of the main conversation. There is at least one turn.
+
+    The turn that was opened last may be one of a sub-agent, which works beside the agent. The main conversation is the
+    one that began first. A client that rewrites what follows its first prompt forks below that prompt, so it is all
+    below one child of the root. A sub-agent has a first prompt of its own.
+
+    An agent that shortens its history changes its first prompt too. So a conversation that begins after the newest turn
+    of the main one takes its place: what began before goes on beside it.
+    """
+    conversations: dict[int, int] = {}
+    first, newest = dict[int, int](), dict[int, int]()
+    for number in sorted(nodes):  # ids rise in the order in which turns were opened
+        conversations[number] = begin = conversations.get(nodes[number].parent, number)
+        if nodes[number].is_sampled:
+            first.setdefault(begin, number)
+            newest[begin] = number
+    main, *others = first
+    for one in others:
+        if first[one] > newest[main]:
+            main = one
+    return nodes[newest[main]]

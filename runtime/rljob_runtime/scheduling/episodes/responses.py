@@ -21,6 +21,7 @@ from rljob_runtime.protocols.trajectory import (
 )
 from rljob_runtime.scheduling.episodes.ends import EndState
 from rljob_runtime.scheduling.episodes.episode import Episode
+from rljob_runtime.scheduling.episodes.node import last_answer
 from rljob_runtime.scheduling.episodes.sequences import TrainingSequence, training_sequences
 
 
@@ -60,7 +61,7 @@ def _shared_beginning(sequences: Iterable[TrainingSequence]) -> tuple[int, ...]:
 def _response_of(scored: ScoredEpisode, sequences: Sequence[TrainingSequence], shared: int) -> Response:
     nodes = [span.node for one in sequences for span in one.spans]
     episode = scored.episode
-    is_cut = episode.truncated_by is not None or episode.sampled[-1].is_cut
+    is_cut = episode.truncated_by is not None or last_answer(episode.nodes).is_cut
     return Response(
         key=scored.key,
         attempt=scored.attempt,

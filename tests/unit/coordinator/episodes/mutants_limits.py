@@ -1,11 +1,13 @@
-"""Mutants of how attempts end by a limit: one that a harness states, and the time in which a coordinator was away."""
+"""Mutants of how attempts end: by a limit, after an absence of the coordinator, and with which answer."""
 
 from __future__ import annotations
 
 from hack.mutants import Mutant
 
 EPISODES = "rljob_runtime.coordinator.episodes"
+OVERTIME = "tests/unit/coordinator/episodes/test_overtime.py"
 OUTAGES = "tests/unit/coordinator/episodes/test_outages.py"
+SCORER = "tests/unit/coordinator/episodes/test_scorer.py"
 STATED = "tests/unit/coordinator/episodes/test_stated_limits.py"
 
 MUTANTS = (
@@ -57,5 +59,47 @@ MUTANTS = (
         before="attempt.harness_start",
         after="episode.started",
         tests=(f"{OUTAGES}::test_a_time_out_after_an_outage_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="every reward has the time of a short one",
+        target=f"{EPISODES}.runner_service:RunnerService._late",
+        before="one.episode.rules.overtime",
+        after="30.0",
+        tests=(f"{OVERTIME}::test_a_reward_may_take_its_time_after_the_deadline",),
+    ),
+    Mutant(
+        name="a coordinator does not know the time of its rewards",
+        target="rljob_runtime.coordinator.core.settings:episode_rules",
+        before="one.overtime_seconds",
+        after="EpisodeRules.overtime",
+        tests=(f"{OVERTIME}::test_a_limit_of_a_reward_is_the_overtime_of_its_attempts",),
+    ),
+    Mutant(
+        name="a runner stops a scoring before its time is over",
+        target="rljob_env.config:EnvironmentConfig.overrun_seconds",
+        before="2 if twice else 1",
+        after="1",
+        tests=(f"{OVERTIME}::test_a_runner_gives_up_before_its_coordinator_does",),
+    ),
+    Mutant(
+        name="what a program states as its answer is dropped",
+        target=f"{EPISODES}.scorer:EpisodeScorer.score",
+        before="answer is not None",
+        after="False",
+        tests=(f"{SCORER}::test_the_answer_that_a_program_states_is_scored",),
+    ),
+    Mutant(
+        name="the turn that was opened last is the answer",
+        target=f"{EPISODES}.scorer:EpisodeScorer.score",
+        before="last_answer(attempt.episode.nodes)",
+        after="attempt.episode.sampled[-1]",
+        tests=(f"{SCORER}::test_a_sub_agent_that_ends_last_gives_no_answer",),
+    ),
+    Mutant(
+        name="a restarted coordinator forgets a stated answer",
+        target=f"{EPISODES}.restore:restored",
+        before="answer=kept.answer",
+        after="answer=None",
+        tests=(f"{SCORER}::test_a_restarted_coordinator_scores_the_stated_answer",),
     ),
 )

@@ -236,6 +236,13 @@ async def test_the_environments_function_scores_an_answer_the_agent_writes(tmp_p
         assert (await site.report_of(harness)).reward == 1.0
 
 
+async def test_an_answer_that_the_agent_writes_is_for_the_jobs_rules(tmp_path: Path) -> None:
+    command = agent(tmp_path, "result({'answer': ask(task['messages']) + '\\ud800'})")
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, *command))
+        assert (report.reward, report.failed, report.answer) == (None, None, "5?")
+
+
 TALK = """
 first = ask(task["messages"])
 history = task["messages"] + [{"role": "assistant", "content": first}, {"role": "user", "content": "sure?"}]

@@ -90,7 +90,7 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         await client.called("calc", "calc/runner-0", EPISODE, executed)
         assert coordinator.calls == [("calc/runner-0", EPISODE, executed)]
         await client.done("calc", "calc/runner-0", EPISODE, report)
-        limited = EpisodeReport(0.5, limit=HarnessLimit.SECONDS)
+        limited = EpisodeReport(0.5, limit=HarnessLimit.SECONDS, answer="5")
         await client.done("calc", "calc/runner-0", second, limited)
         assert coordinator.reports == [("calc/runner-0", EPISODE, report), ("calc/runner-0", second, limited)]
         coordinator.stored = []

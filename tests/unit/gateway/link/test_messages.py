@@ -77,6 +77,7 @@ REPORTS = st.builds(
     st.none() | st.sampled_from(FailedPart),
     NAMES,
     st.none() | st.sampled_from(HarnessLimit),
+    st.none() | NAMES,
 )
 TURNS = st.builds(
     RecordedTurn,

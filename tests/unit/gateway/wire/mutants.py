@@ -76,4 +76,11 @@ MUTANTS = (
         after="(*RUNNERS_PARTS, type(RUNNERS_PARTS[0]).GATEWAY)",
         tests=(f"{ENVIRONMENTS}::test_no_runner_states_a_failure_of_the_gateway",),
     ),
+    Mutant(
+        name="an answer of any length is kept",
+        target="rljob_runtime.gateway.wire.runner_requests:parse_done",
+        before="len(answer) > MOST_ANSWER",
+        after="False",
+        tests=(f"{ENVIRONMENTS}::test_a_stated_answer_has_a_bound",),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+ANSWER = "tests/unit/scheduling/episodes/test_last_answer.py"
 HISTORIES = "tests/unit/scheduling/episodes/test_histories.py"
 TREE = "tests/unit/scheduling/episodes/test_tree.py"
 EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
@@ -312,5 +313,19 @@ MUTANTS = (
         before="not self.rules.limits.may_end(limit, turns=self.stats.turns, seconds=seconds)",
         after="False",
         tests=(f"{EPISODE}::test_a_harness_states_the_limit_that_ended_it",),
+    ),
+    Mutant(
+        name="a sub-agent that ends last gives the answer",
+        target="rljob_runtime.scheduling.episodes.node:last_answer",
+        before="first[one] > newest[main]",
+        after="True",
+        tests=(f"{ANSWER}::test_the_answer_of_an_episode_by_its_tree",),
+    ),
+    Mutant(
+        name="an agent that shortens its history gave its answer before",
+        target="rljob_runtime.scheduling.episodes.node:last_answer",
+        before="main = one",
+        after="pass",
+        tests=(f"{ANSWER}::test_the_answer_of_an_episode_by_its_tree",),
     ),
 )

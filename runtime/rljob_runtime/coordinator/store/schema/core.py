@@ -14,7 +14,7 @@ Tables of `mode: Asynchronous` are in `asynchronous`, those of evaluations in `e
 
 from rljob_runtime.audit import stored_keys
 
-FORMAT = 19
+FORMAT = 20
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _PROMPT = stored_keys.prompt_sql()

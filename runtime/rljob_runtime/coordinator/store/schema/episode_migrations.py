@@ -93,3 +93,9 @@ def keep_pauses(db: sqlite3.Connection) -> None:
 
 def keep_digests_of_contexts(db: sqlite3.Connection) -> None:
     """Let digests of what was trained on cover contexts and rewards. Those of former updates stay, and are shorter."""
+
+
+def keep_answers_and_seconds(db: sqlite3.Connection) -> None:
+    """Keep the answers that programs state, and how long calls of tools took. Of former ones neither is known."""
+    db.execute("ALTER TABLE episodes ADD COLUMN answer TEXT")
+    db.execute("ALTER TABLE tool_calls ADD COLUMN seconds REAL CHECK (seconds >= 0)")

@@ -24,6 +24,7 @@ TABLES = """
 -- `resumption`: how often another runner went on with it; absent if its runner knows of no resumptions.
 -- `step`: the update that trained on it. `loss`: the digest of what it trained on: sampled tokens, what precedes them,
 -- log-probabilities and reward. Until format 17 it has 16 bytes, of sampled tokens and log-probabilities alone.
+-- `answer`: what its program says that its answer is, until the round or update of the attempt is closed.
 CREATE TABLE episodes (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   epoch INTEGER NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL CHECK (sample >= 0),
@@ -31,7 +32,7 @@ CREATE TABLE episodes (
   state TEXT CHECK (state IN ('completed', 'truncated', 'aborted')),
   reached TEXT, cause TEXT, detail TEXT, reward REAL, metrics TEXT, ended REAL,
   former INTEGER NOT NULL DEFAULT 0,
-  step INTEGER, loss BLOB, refusing TEXT, resumption INTEGER, pauses TEXT,
+  step INTEGER, loss BLOB, refusing TEXT, resumption INTEGER, pauses TEXT, answer TEXT,
   CHECK ((state IS NULL) = (ended IS NULL)),
   CHECK ((state IS 'truncated') = (reached IS NOT NULL)),
   CHECK ((state IS 'aborted') = (cause IS NOT NULL)),
@@ -71,13 +72,14 @@ CREATE TABLE turns (
 -- `digest`: of name, arguments and observation. `content`: arguments and observation as JSON, compressed, until the
 -- round or update of the attempt is closed. `resumption`: of the runner that reported it last. `executions`: how often
 -- it was executed for the first time, which is once; `replays`: how often again, to bring tools to their state.
+-- `seconds`: how long the first execution took, which ended at `stored_at`; absent for calls until format 19.
 CREATE TABLE tool_calls (
   number INTEGER PRIMARY KEY,
   episode INTEGER NOT NULL REFERENCES episodes (id) ON DELETE CASCADE,
   node INTEGER NOT NULL, place INTEGER NOT NULL CHECK (place >= 0),
   name TEXT NOT NULL, digest BLOB NOT NULL, content BLOB,
   resumption INTEGER NOT NULL, executions INTEGER NOT NULL DEFAULT 1, replays INTEGER NOT NULL DEFAULT 0,
-  stored_at REAL NOT NULL,
+  stored_at REAL NOT NULL, seconds REAL CHECK (seconds >= 0),
   UNIQUE (episode, node, place)
 );
 """
@@ -89,6 +91,12 @@ TRIGGERS = "\n".join(
             "UPDATE OF state, reached, cause, detail, reward, metrics, ended ON episodes",
             "OLD.state IS NOT NULL",
             "an attempt of an episode ends once",
+        ),
+        refuse(
+            "answer_stays",
+            "UPDATE OF answer ON episodes",
+            "OLD.state IS NOT NULL AND NEW.answer IS NOT NULL",
+            "the answer of an attempt comes with its end",
         ),
         refuse(
             "node_of_open_attempt",
@@ -123,7 +131,7 @@ TRIGGERS = "\n".join(
         ),
         refuse(
             "call_stays",
-            "UPDATE OF episode, node, place, name, digest ON tool_calls",
+            "UPDATE OF episode, node, place, name, digest, stored_at, seconds ON tool_calls",
             "TRUE",
             "a call of a tool never changes",
         ),

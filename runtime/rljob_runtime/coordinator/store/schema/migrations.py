@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.schema.episode_migrations import (
     add_episodes,
     add_tool_calls,
+    keep_answers_and_seconds,
     keep_digests_of_contexts,
     keep_pauses,
     keep_refusing_limits,
@@ -368,5 +369,6 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     16: keep_pauses,
     17: keep_digests_of_contexts,
     18: _count_switches,
+    19: keep_answers_and_seconds,
 }
 """By the format that each starts from."""

@@ -103,13 +103,16 @@ def drop_bodies(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
 
 
 def _drop_bodies(db: sqlite3.Connection, where: str, parameters: Sequence[int]) -> None:
-    """Delete the requests and the tools' answers of attempts that ask no more. Each repeats what was said before it."""
+    """Delete the requests, tools' answers and stated answers of attempts that ask no more.
+
+    Most of that repeats what was said before it."""
     for table, column in (("turns", "body"), ("tool_calls", "content")):
         db.execute(
             f"UPDATE {table} SET {column} = NULL WHERE {column} IS NOT NULL"
             f" AND episode IN (SELECT id FROM episodes WHERE {where})",
             parameters,
         )
+    db.execute(f"UPDATE episodes SET answer = NULL WHERE answer IS NOT NULL AND {where}", parameters)
 
 
 def undo_after(db: sqlite3.Connection, step: int) -> None:

@@ -21,7 +21,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import RecordedTurn, StoredTurn
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
-from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
+from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind, last_answer
 from rljob_runtime.scheduling.episodes.resumption import JournaledCall
 from rljob_runtime.scheduling.episodes.times import Pause, TurnSpan
 
@@ -66,6 +66,8 @@ class KeptEpisode:
     calls: tuple[JournaledCall, ...] = ()
     pauses: tuple[Pause, ...] = ()
     """When it had no runner."""
+    answer: str | None = None
+    """What its program says that its answer is, until its round or update is closed."""
 
     @property
     def last_node_id(self) -> int:
@@ -157,6 +159,7 @@ class Turns:
         ended: float,
         reward: float | None = None,
         metrics: Mapping[str, float] = NO_METRICS,
+        answer: str | None = None,
     ) -> bool:
         """Record the end of an attempt. The first end counts; returns whether it is this one.
 
@@ -164,11 +167,12 @@ class Turns:
         if reward is not None and not math.isfinite(reward):
             raise ValueError(f"the reward of attempt {number} is {reward}; a finite number would be right")
         detail = storable_text(end.detail[:MOST_DETAIL])
-        row = (end.state.value, end.limit, end.cause, detail, reward, metrics_text(metrics), ended)
+        said = None if answer is None else storable_text(answer)
+        row = (end.state.value, end.limit, end.cause, detail, reward, metrics_text(metrics), ended, said)
         with transaction(self._db):
             changed = self._db.execute(
-                "UPDATE episodes SET state = ?, reached = ?, cause = ?, detail = ?, reward = ?, metrics = ?, ended = ?"
-                " WHERE id = ? AND state IS NULL",
+                "UPDATE episodes SET state = ?, reached = ?, cause = ?, detail = ?, reward = ?, metrics = ?, ended = ?,"
+                " answer = ? WHERE id = ? AND state IS NULL",
                 (*row, number),
             ).rowcount
         return changed > 0
@@ -212,10 +216,13 @@ class Turns:
     def history(self, number: int, newest: bool = False) -> list[StoredTurn]:
         """Return the newest turns of an attempt, in the order of their nodes, each with its complete prompt.
 
-        They are those whose requests have `MOST_HISTORY_BYTES` together; with `newest`, the last of them only. Requests
+        They are those whose requests have `MOST_HISTORY_BYTES` together; with `newest`, the last answer only. Requests
         are empty once the round or the update of the attempt is closed."""
         nodes, turns = self._recorded(number)
-        kept = turns[-1:] if newest else turns
+        kept = turns
+        if newest and turns:
+            last = last_answer({node.id: node for node in nodes}).id
+            kept = [turn for turn in turns if turn.node == last]
         # The requests of an attempt repeat its conversation, so they grow with the square of its turns, and a client
         # may send what is long for nothing. A turn that is left out costs its conversation a rendering.
         bodies: list[bytes] = []
@@ -258,7 +265,7 @@ class Turns:
         nodes = self._db.execute(
             f"SELECT opened, stored_at, resumption, {NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
         ).fetchall()
-        state, limit, cause, detail, reward, metrics, ended = end
+        state, limit, cause, detail, reward, metrics, ended, answer = end
         return KeptEpisode(
             number=number,
             key=TrajectoryKey(prompt_of(self._db, epoch, index), sample),
@@ -276,6 +283,7 @@ class Turns:
             resumption=resumption,
             calls=journaled(self._db, number),
             pauses=pauses_of(pauses),
+            answer=answer,
         )
 
 
@@ -317,7 +325,7 @@ def storable_text(text: str) -> str:
 
 _EPISODE = (
     "id, epoch, idx, sample, version, started, environment, refusing, resumption, pauses, "
-    "state, reached, cause, detail, reward, metrics, ended"
+    "state, reached, cause, detail, reward, metrics, ended, answer"
 )
 NODE = "node, parent, kind, version, digest, tokens, logprobs, finish"
 """Columns of a node."""

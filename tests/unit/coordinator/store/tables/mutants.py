@@ -34,9 +34,16 @@ MUTANTS = (
     Mutant(
         name="the newest turn is the first",
         target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
-        before="turns[-1:] if newest else turns",
-        after="turns[:1] if newest else turns",
+        before="last_answer({node.id: node for node in nodes}).id",
+        after="turns[0].node",
         tests=("tests/unit/coordinator/store/tables/test_turns.py::test_the_newest_turn_is_the_last_of_the_history",),
+    ),
+    Mutant(
+        name="a reward sees the conversation of a sub-agent that ended last",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
+        before="last_answer({node.id: node for node in nodes}).id",
+        after="turns[-1].node",
+        tests=("tests/unit/coordinator/episodes/test_scorer.py::test_a_sub_agent_that_ends_last_gives_no_answer",),
     ),
     Mutant(
         name="a coordinator forgets what switches cost",
