@@ -36,12 +36,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class ExecutedCall:
-    """A call of a tool with its answer. `id`: as the gateway gave it."""
+    """A call of a tool with its answer. `id`: as the gateway gave it. `seconds`: how long it took, if that is known."""
 
     id: str
     name: str
     arguments: str
     observation: str
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Resume:
     @classmethod
     def parse(cls, body: Json) -> Resume:
         """Return what the gateway's answer says. Raises `KeyError` or `TypeError` if it is none."""
-        calls = [ExecutedCall(*(str(one[name]) for name in _CALL)) for one in body["calls"]]
+        calls = [ExecutedCall(*(str(one[name]) for name in _CALL), one.get("seconds")) for one in body["calls"]]
         return cls(body["request"], calls, bool(body["replays"]))
 
 
@@ -83,6 +84,8 @@ class Assignment:
     resume: Resume | None = None
     traceparent: str | None = None
     """By which spans of an agent join the trace of the attempt; None where the job exports none."""
+    stateless: bool = False
+    """Whether no call of a tool depends on another, so that the calls of a turn may run concurrently."""
     called: Called | None = field(default=None, compare=False)
     """Reports an executed call, and returns when it is stored. Raises `EpisodeOver`."""
 
@@ -99,6 +102,7 @@ class Assignment:
             str(body["model"]),
             None if body.get("resume") is None else Resume.parse(body["resume"]),
             None if body.get("traceparent") is None else str(body["traceparent"]),
+            body.get("stateless") is True,
         )
 
     def seconds_left(self) -> float:

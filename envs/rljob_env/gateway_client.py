@@ -38,6 +38,8 @@ class GatewayClient:
         self._runner = runner
         self._wait_seconds = wait_seconds
         self._patience_seconds = patience_seconds
+        self._takes_seconds = True
+        """Whether the gateway takes the seconds of calls."""
 
     async def lease(self, most: int) -> list[Assignment]:
         """Return attempts to run, `most` at most; none if there was none for the time of a wait."""
@@ -62,7 +64,15 @@ class GatewayClient:
     async def called(self, attempt: Attempt, call: ExecutedCall) -> None:
         """Report an executed call; return when it is stored. Raises `EpisodeOver` if the attempt has ended, or ends."""
         said = {"call": call.id, "name": call.name, "arguments": call.arguments, "observation": call.observation}
-        await self._send_again("call", attempt.as_json() | said, 0.0)
+        body, seconds = attempt.as_json() | said, {"seconds": call.seconds} if self._takes_seconds else {}
+        try:
+            await self._send_again("call", body | seconds, 0.0)
+        except GatewayRefused:
+            if not seconds:
+                raise
+            # A gateway before calls had seconds lives as long as its coordinator's pod.
+            await self._send_again("call", body, 0.0)
+            self._takes_seconds = False
 
     async def done(self, attempt: Attempt, report: Report) -> None:
         """Report the end of an attempt. Raises `EpisodeOver` if it had ended without this runner."""

@@ -196,7 +196,7 @@ class OpenEnvHarness:
         for call in calls:
             if session.done:
                 return
-            seen = await episode.toolbox.observation(call)
+            seen = (await episode.toolbox.observation(call)).text
             episode.messages.append({"role": "tool", "tool_call_id": call["id"], "content": seen})
 
 

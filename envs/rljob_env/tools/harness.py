@@ -118,7 +118,7 @@ class ToolsHarness:
             answers.append(message)
             if not message.get("tool_calls"):
                 return None
-            for call in message["tool_calls"]:
-                content = await calls.observation(call)
+            asked = message["tool_calls"]
+            for call, content in zip(asked, await calls.observations(asked), strict=True):
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
         return Limit.TURNS

@@ -68,6 +68,15 @@ class ToolStats:
     errors: int = 0
     """Calls that were answered with an error."""
     seconds: float = 0.0
+    """Their seconds. Those of concurrent calls are added up."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the model sees of a call, and the seconds that it took."""
+
+    text: str
+    seconds: float
 
 
 class Toolbox:
@@ -86,17 +95,19 @@ class Toolbox:
             self._sources[tool["name"]] = source
             self.descriptions.append({"type": "function", "function": tool})
 
-    async def observation(self, call: Any) -> str:
+    async def observation(self, call: Any) -> Observation:
         """Return what the model sees of a call. Raises `Failed`."""
         self.stats.calls += 1
         began = time.monotonic()
         try:
-            return shortened(await self._answer(call))
+            text = shortened(await self._answer(call))
         except ToolError as error:
             self.stats.errors += 1
-            return shortened(f"{ERROR}{error}")
+            text = shortened(f"{ERROR}{error}")
         finally:
-            self.stats.seconds += time.monotonic() - began
+            seconds = time.monotonic() - began
+            self.stats.seconds += seconds
+        return Observation(text, seconds)
 
     async def _answer(self, call: Any) -> str:
         name = call["function"]["name"]

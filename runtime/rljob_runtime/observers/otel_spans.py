@@ -2,7 +2,8 @@
 
     invoke_agent ENVIRONMENT
       chat MODEL                a turn: from its request to the stored answer
-      execute_tool TOOL         from the answer that calls it to the first request that has its result
+      execute_tool TOOL         a call, as its runner measured it; of a program's own tools, from the answer that calls
+                                it to the first request that has its result
 
 Names follow the semantic conventions for generative AI. They state tokens, ids, times, and values of closed sets: no
 text of a prompt, an answer, a tool or a program. Those are in the samples, and a collector keeps what it receives. So
@@ -101,11 +102,12 @@ class EpisodeSpans:
                 if (above, place) not in told:
                     told.add((above, place))
                     offered = before.calls[place]["name"] in episode.get("tools", ())
-                    self._tool(before.calls[place], offered, (before.seconds, asked), shared, context)
+                    seconds = _call_seconds(before.calls[place], before.seconds, asked)
+                    self._tool(before.calls[place], offered, seconds, shared, context)
         agent.end(_time(max(place.seconds for place in places.values())))
 
     def _tool(self, call: Json, offered: bool, seconds: tuple[float, float], shared: Json, context: Any) -> None:
-        """Export a call of a tool. `seconds`: from the answer that called it to the request that has its result."""
+        """Export a call of a tool. `seconds`: when it ran."""
         name = call["name"] if offered else UNKNOWN
         self._tracer.start_span(
             f"execute_tool {name}",
@@ -147,6 +149,14 @@ def _has_times(episode: Json) -> bool:
     turns = episode.get("turns", ())
     known = all("modelSeconds" in turn and "outsideSeconds" in turn for turn in turns)
     return bool(turns) and known and "started" in episode
+
+
+def _call_seconds(call: Json, answered: float, asked: float) -> tuple[float, float]:
+    """Return when a call ran: between the answer that called it and the request that has its result."""
+    if "seconds" not in call or "stored" not in call:
+        return answered, asked
+    end = min(max(call["stored"], answered), asked)
+    return max(answered, end - call["seconds"]), end
 
 
 def _answered(calls: Sequence[Json], turn: Json) -> list[int]:

@@ -16,13 +16,17 @@ from rljob_runtime.protocols.turns import EpisodeAttempt
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool that was executed: place `place` of the calls that turn `node` asks for."""
+    """A call of a tool that was executed: place `place` of the calls that turn `node` asks for.
+
+    `seconds`: how long it took; None where its runner is of a package before this field.
+    """
 
     node: int
     place: int
     name: str
     arguments: str
     observation: str
+    seconds: float | None = None
 
     @property
     def size(self) -> int:
@@ -60,7 +64,8 @@ class Assignment:
     `record`: the prompt's record as JSON values; `messages`: its prompt as chat messages. `deadline`: seconds of the
     epoch; the attempt opens no turn after it, and the runner ends the harness then. `resume`: of one that another
     runner began, where the loop is the runner's; a program runs again from its beginning. `traceparent`: by which spans
-    of the agent join the trace of the attempt; None without traces.
+    of the agent join the trace of the attempt; None without traces. `stateless`: no call of a tool depends on another,
+    so that the calls of a turn may run concurrently.
     """
 
     episode: EpisodeAttempt
@@ -70,6 +75,7 @@ class Assignment:
     deadline: float
     resume: Resume | None = None
     traceparent: str | None = None
+    stateless: bool = False
 
 
 MOST_METRICS, MOST_METRIC_NAME = 64, 128

@@ -21,6 +21,10 @@ class SampleCall:
     name: str
     arguments: str
     id: str = ""
+    seconds: float | None = None
+    """How long its execution took; None if its runner did not say it, as of a program's own tools."""
+    stored: float | None = None
+    """Seconds of the epoch at which its answer was stored."""
 
 
 @dataclass(frozen=True)

@@ -420,6 +420,7 @@ async def test_a_runner_that_left_asks_for_one_short_span_more_at_most(site: Sit
     assert len(site.environments.leases) <= asked + 1
 
 
+CALL = {"call": "call_2_0", "name": "add", "arguments": "{}", "observation": "5"}
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("lease", {}, "runner"),
     ("lease", {"runner": "a/b"}, "runner"),
@@ -454,6 +455,10 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("done", {"runner": "r1", **named(attempt_of()), "limit": "forks"}, "limit"),
     ("done", {"runner": "r1", **named(attempt_of()), "limit": ["turns"]}, "limit"),
     ("done", {"runner": "r1", **named(attempt_of()), "failed": "environment", "limit": "turns"}, "limit"),
+    ("done", {"runner": "r1", **named(attempt_of()), "failed": "environment", "answer": "5"}, "answer"),
+    ("done", {"runner": "r1", **named(attempt_of()), "answer": 5}, "answer"),
+    ("call", {"runner": "r1", **named(attempt_of()), **CALL, "seconds": -0.1}, "seconds"),
+    ("call", {"runner": "r1", **named(attempt_of()), **CALL, "seconds": "1"}, "seconds"),
 ]
 
 

@@ -109,4 +109,11 @@ MUTANTS = (
             "tests/unit/observers/test_otel_spans.py::test_spans_are_at_the_moments_of_turns_and_not_at_sums_of_seconds",
         ),
     ),
+    Mutant(
+        name="a span of a tool has the time of its harness",
+        target="rljob_runtime.observers.otel_spans:_call_seconds",
+        before='max(answered, end - call["seconds"]), end',
+        after="answered, asked",
+        tests=(f"{SPANS}::test_a_span_of_a_tool_is_the_time_of_the_call",),
+    ),
 )

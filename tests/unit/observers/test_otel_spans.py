@@ -59,6 +59,24 @@ def test_spans_are_at_the_moments_of_turns_and_not_at_sums_of_seconds() -> None:
     assert seconds == [(1000.0, 1031.875), (1000.0, 1000.25), (1000.25, 1031.75), (1031.75, 1031.875)]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "stored", "span"),
+    [
+        (0.5, 1001.0, (1000.5, 1001.0)),
+        (0.25, 999.0, (1000.25, 1000.25)),
+        (9.0, 1009.0, (1000.25, 1001.75)),
+        (None, None, (1000.25, 1001.75)),
+    ],
+    ids=["measured", "a clock behind", "longer than there was time", "not measured"],
+)
+def test_a_span_of_a_tool_is_the_time_of_the_call(
+    seconds: float | None, stored: float | None, span: tuple[float, float]
+) -> None:
+    asked = replace(ASKED, calls=(replace(CALL, seconds=seconds, stored=stored),))
+    (tool,) = [one for one in exported(replace(PLAYED, turns=(asked, ANSWERED))) if "tool" in one.name]
+    assert (tool.start_time / 1e9, tool.end_time / 1e9) == span
+
+
 @pytest.mark.parametrize(("cause", "shown"), [("tool server", "tool server"), (None, "")])
 def test_an_aborted_episode_is_an_error_with_its_cause_alone(cause: str | None, shown: str) -> None:
     agent, *_ = exported(replace(PLAYED, state="aborted", cause=cause, end="tool server: key sk-live"))

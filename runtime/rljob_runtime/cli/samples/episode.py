@@ -49,7 +49,8 @@ def turn_facts(turn: SampleTurn) -> str:
 
 def call_text(call: SampleCall) -> str:
     """Return a call as text."""
-    return f"{call.name}({call.arguments})"
+    took = "" if call.seconds is None else f", {call.seconds:.3g} s"
+    return f"{call.name}({call.arguments}){took}"
 
 
 def _branch(episode: SampleEpisode, turn: SampleTurn) -> str:

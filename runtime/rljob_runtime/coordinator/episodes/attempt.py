@@ -152,6 +152,8 @@ class Attempt:
     """Seconds of the epoch."""
     spans: dict[int, TurnSpan] = field(default_factory=dict)
     """When the stored turns were open, by node; without those of a store of an earlier format."""
+    tools: list[TurnSpan] = field(default_factory=list)
+    """When calls of tools ran, as far as that is known."""
     pauses: list[Pause] = field(default_factory=list)
     """When it had no runner, in order."""
     outage: float | None = None

@@ -1,7 +1,7 @@
 """Episode rows: what the timeline shows of a round's episodes, in a bounded number of intervals.
 
 Of each environment: how many open episodes were in the model, outside of it, and without a runner. Of the slowest
-episodes that were trained on: when they were in the model and when outside.
+episodes that were trained on: when they were in the model, when tools ran, and when they were outside.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from heapq import nlargest
 
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.scheduling.episodes.levels import Levels
-from rljob_runtime.scheduling.episodes.times import attempt_parts
+from rljob_runtime.scheduling.episodes.times import Place, attempt_parts, with_tools
 from rljob_runtime.timeline.packing import packed
 from rljob_runtime.timeline.record import LEVELS, Interval
 
@@ -22,8 +22,6 @@ MOST_PARTS = 64
 MOST_SAMPLES = 64
 """Samples of an environment in a round."""
 SAMPLE_SECONDS = 1.0
-MODEL, OUTSIDE = "model", "outside"
-"""Names of an episode's intervals."""
 
 
 def level_intervals(levels: Levels, to_loop: float) -> list[Interval]:
@@ -34,7 +32,7 @@ def level_intervals(levels: Levels, to_loop: float) -> list[Interval]:
             LEVELS,
             at + to_loop,
             None,
-            {MODEL: level.model, OUTSIDE: level.outside, "waiting for a runner": level.waiting},
+            {Place.MODEL: level.model, Place.OUTSIDE: level.outside, "waiting for a runner": level.waiting},
         )
         for name, samples in levels.take().items()
         for at, level in samples
@@ -52,8 +50,8 @@ def slowest_intervals(trained: Iterable[Attempt], to_loop: float) -> list[Interv
         assert attempt.ended_at is not None
         parts = attempt_parts(attempt.began, attempt.ended_at, attempt.spans.values(), attempt.pauses)
         whole = [
-            Interval(row, MODEL if is_open else OUTSIDE, since + to_loop, until + to_loop, args)
-            for is_open, since, until in parts
+            Interval(row, place, since + to_loop, until + to_loop, args)
+            for place, since, until in with_tools(parts, attempt.tools)
         ]
         found += packed(whole, MOST_PARTS)
     return found

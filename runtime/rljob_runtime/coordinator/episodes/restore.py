@@ -25,6 +25,7 @@ def restored(kept: KeptEpisode, recorded: Sequence[RecordedTurn], rules: Episode
     number = EpisodeAttempt(kept.key, kept.number, kept.resumption or 0)
     attempt = Attempt(number, kept.environment, kept.version, episode, journals=kept.resumption is not None)
     attempt.calls = ToolJournal(rules.recovery, kept.calls)
+    attempt.tools = [one.span for one in kept.calls if one.span is not None]
     attempt.pauses = list(kept.pauses)
     if kept.end is None:
         # How long after its last stored event the former coordinator still answered is not known.

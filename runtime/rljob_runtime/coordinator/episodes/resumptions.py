@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.episodes.journal import Journal
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.coordinator.store.tables.tool_calls import call_digest
+from rljob_runtime.coordinator.store.tables.tool_calls import call_digest, call_span
 from rljob_runtime.protocols.environments import EpisodeReport, Resume, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
@@ -101,6 +101,8 @@ class Resumptions:
                     most = f"{MOST_RESUME_BYTES} characters can be handed over to another runner"
                     self._refuse(attempt, f"its calls of tools are too long: {most}")
                 self._totals.tool_calls += 1
+                if (span := call_span(call.seconds, now)) is not None:
+                    attempt.tools.append(span)
                 await self._journal.written(lambda store: store.tool_calls.add(number, call, resumption, now))
             case CallStatus.KNOWN:
                 # The first report may not be stored yet.

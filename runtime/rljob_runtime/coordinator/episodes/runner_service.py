@@ -25,6 +25,7 @@ from rljob_runtime.protocols.traces import traceparent
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
+from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.scheduling.episodes.runner_loads import RunnerLoads
 from rljob_runtime.scheduling.episodes.runners import RunnerLeases
 
@@ -284,6 +285,7 @@ class RunnerService:
                 deadline=attempt.deadline,
                 resume=task.resume,
                 traceparent=None if run is None else traceparent(run, attempt.id.attempt),
+                stateless=attempt.calls.recovery is Recovery.NEXT_TURN,
             )
             for attempt, task in read
             if attempt.episode.end is None

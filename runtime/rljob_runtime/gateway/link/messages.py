@@ -214,6 +214,7 @@ def part_frame(number_of_call: int, value: Value) -> Frame:
             fields = {**id, "episode": _attempt(value.episode), "environment": value.environment}
             fields |= {"record": dict(value.record), "deadline": value.deadline}
             fields |= {"messages": [dict(message) for message in value.messages], "traceparent": value.traceparent}
+            fields |= {"stateless": value.stateless}
             if value.resume is None:
                 return Frame("part", fields)
             calls = json.dumps([_tool_call(one) for one in value.resume.calls]).encode()
@@ -248,6 +249,7 @@ def assignment_of(frame: Frame) -> Assignment:
         number(fields, "deadline"),
         _resume_of(frame) if "replays" in fields else None,
         None if fields.get("traceparent") is None else text(fields, "traceparent"),
+        flag(fields, "stateless"),
     )
 
 
@@ -298,14 +300,14 @@ def _attempt_of(value: object) -> EpisodeAttempt:
 
 
 def _tool_call(call: ToolCall) -> list[Any]:
-    return [call.node, call.place, call.name, call.arguments, call.observation]
+    return [call.node, call.place, call.name, call.arguments, call.observation, call.seconds]
 
 
 def _tool_call_of(value: object) -> ToolCall:
     match value:
-        case [int(node), int(place), str(name), str(arguments), str(seen)] if is_whole(node) and is_whole(place):
-            if has_bytes(name):
-                return ToolCall(node, place, name, arguments, seen)
+        case [int(node), int(place), str(name), str(arguments), str(seen), int() | float() | None as seconds]:
+            if is_whole(node) and is_whole(place) and has_bytes(name):
+                return ToolCall(node, place, name, arguments, seen, seconds)
     raise FrameError(f"{str(value)[:100]!r} is no call of a tool")
 
 

@@ -120,7 +120,7 @@ def parse_heartbeat(body: bytes) -> HeartbeatRequest:
 def parse_called(body: bytes) -> CalledRequest:
     """Return the report of a call of a tool. Raises `GatewayError`."""
     given = parse_body(body, MOST_TEXTS)
-    refuse_unknown(given, ("runner", *ATTEMPT, "call", "name", "arguments", "observation"))
+    refuse_unknown(given, ("runner", *ATTEMPT, "call", "name", "arguments", "observation", "seconds"))
     texts = {name: given.get(name) for name in ("name", "arguments", "observation")}
     for name, text in texts.items():
         if not isinstance(text, str):
@@ -128,7 +128,11 @@ def parse_called(body: bytes) -> CalledRequest:
     found = CALL_ID.fullmatch(str(given.get("call")))
     if found is None or int(found[2]) >= MOST_CALLS:
         raise bad(f"call is {str(given.get('call'))[:100]!r}, which is the id of no call", "call")
-    call = ToolCall(int(found[1]), int(found[2]), **{name: str(text) for name, text in texts.items()})
+    seconds = None if given.get("seconds") is None else _number(given["seconds"], "seconds")
+    if seconds is not None and seconds < 0:
+        raise bad(f"seconds is {seconds:g}; 0 or more would be right", "seconds")
+    said = {name: str(text) for name, text in texts.items()}
+    call = ToolCall(int(found[1]), int(found[2]), **said, seconds=seconds)
     return CalledRequest(_runner(given), _attempt(given), call)
 
 
@@ -164,6 +168,7 @@ def assignment_json(assignment: Assignment, seconds_left: float, access: Json) -
         "deadline": assignment.deadline,
         "secondsLeft": seconds_left,
         **({} if assignment.resume is None else {"resume": _resume_json(assignment.resume)}),
+        **({"stateless": True} if assignment.stateless else {}),
         **({} if assignment.traceparent is None else {"traceparent": assignment.traceparent}),
         **access,
     }
@@ -172,7 +177,7 @@ def assignment_json(assignment: Assignment, seconds_left: float, access: Json) -
 def _resume_json(resume: Resume) -> Json:
     calls = [
         {"id": call_id(one.node, one.place), "name": one.name}
-        | {"arguments": one.arguments, "observation": one.observation}
+        | {"arguments": one.arguments, "observation": one.observation, "seconds": one.seconds}
         for one in resume.calls
     ]
     # The body as it was sent: its digest finds the recorded answer.

@@ -175,7 +175,10 @@ function card(sample) {
 const turnsOf = (sample) => (sample.episode && sample.episode.turns) || [];
 
 function spoken(kind, head, text, calls) {
-  const lines = (calls || []).map((call) => make("p", { class: "call", dir: "auto" }, `${call.name}(${call.arguments || ""})`));
+  const lines = (calls || []).map((call) => {
+    const took = call.seconds === undefined ? "" : `, ${short(call.seconds)} s`;
+    return make("p", { class: "call", dir: "auto" }, `${call.name}(${call.arguments || ""})${took}`);
+  });
   return make("div", { class: `turn ${kind}` }, make("p", { class: "role" }, head), ...(text ? [make("pre", { dir: "auto" }, text)] : []), ...lines);
 }
 

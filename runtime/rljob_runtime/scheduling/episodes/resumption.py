@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from rljob_runtime.scheduling.episodes.times import TurnSpan
+
 MOST_RESUMPTIONS = 4
 """Resumptions of one attempt. What its calls do may be what ends its runners."""
 
@@ -68,11 +70,14 @@ class CallId:
 
 @dataclass(frozen=True)
 class JournaledCall:
-    """A stored call. `digest`: of name, arguments and observation. `resumption`: of the runner that made it last."""
+    """A stored call. `digest`: of name, arguments and observation. `resumption`: of the runner that made it last.
+
+    `span`: when it was executed first, if that is known."""
 
     id: CallId
     digest: bytes
     resumption: int
+    span: TurnSpan | None = None
 
 
 class CallStatus(StrEnum):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, order=True)
 class TurnSpan:
-    """The seconds of the epoch from a turn's request to its stored answer."""
+    """The seconds of the epoch of a turn, from its request to its stored answer; or of the call of a tool."""
 
     opened: float
     stored: float
@@ -33,6 +34,15 @@ class AttemptTimes:
 
     model: float
     outside: float
+
+
+class Place(StrEnum):
+    """Where an attempt is."""
+
+    MODEL = "model"
+    TOOLS = "tools"
+    OUTSIDE = "outside"
+    """In its harness, or on the way to the gateway."""
 
 
 def limit_start(started: float, pauses: Sequence[Pause], runs_again: bool) -> float:
@@ -69,6 +79,25 @@ def attempt_parts(
     [(False, 0.0, 1.0), (True, 1.0, 5.0), (False, 5.0, 8.0), (True, 8.0, 9.0), (False, 9.0, 10.0)]
     """
     return [found for part in _parts(started, ended, spans) for found in _without(pauses, part)]
+
+
+def with_tools(
+    parts: Iterable[tuple[bool, float, float]], calls: Iterable[TurnSpan]
+) -> list[tuple[Place, float, float]]:
+    """Divide the parts of an attempt without an open turn: a call of a tool runs, or none does.
+
+    >>> found = with_tools([(True, 0.0, 2.0), (False, 2.0, 9.0)], [TurnSpan(3.0, 5.0), TurnSpan(4.0, 6.0)])
+    >>> [(str(place), since, until) for place, since, until in found]
+    [('model', 0.0, 2.0), ('outside', 2.0, 3.0), ('tools', 3.0, 6.0), ('outside', 6.0, 9.0)]
+    """
+    known, found = sorted(calls), list[tuple[Place, float, float]]()
+    for is_open, since, until in parts:
+        if is_open:
+            found.append((Place.MODEL, since, until))
+            continue
+        own = _parts(since, until, known)
+        found += [(Place.TOOLS if runs else Place.OUTSIDE, begin, end) for runs, begin, end in own]
+    return found
 
 
 def _without(pauses: Sequence[Pause], part: tuple[bool, float, float]) -> Iterator[tuple[bool, float, float]]:

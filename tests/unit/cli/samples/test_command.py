@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rljob_runtime.cli import app
 from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, SampleOutcome
 from rljob_runtime.samples import page as samples_page
-from tests.support.sample_episodes import ASKED, episode_sample
+from tests.support.sample_episodes import ASKED, CALL, EPISODE, episode_sample
 
 RUN = CliRunner()
 
@@ -239,6 +239,13 @@ def test_an_episode_is_shown_turn_by_turn(tmp_path):
         lines[begin + 16],
     ]
     assert "calc  3 turns  truncated  the limit of turns was reached  1 forks" in lines[begin + 16]
+
+
+def test_a_call_is_shown_with_its_seconds(tmp_path):
+    asked = replace(ASKED, calls=(replace(CALL, seconds=0.25),))
+    SampleFolder(tmp_path).write(3, [episode_sample(replace(EPISODE, turns=(asked,)))], keep=9)
+    shown = RUN.invoke(app, ["samples", str(tmp_path)], env={"COLUMNS": "160"}).output
+    assert 'calls calculate({"expression": "47 * 68"}), 0.25 s' in shown
 
 
 def test_programs_get_the_turns_of_an_episode(tmp_path):

@@ -70,4 +70,25 @@ MUTANTS = (
         after="attempt is None or attempt.id != episode",
         tests=(f"{LATE}::test_a_harness_that_asks_after_its_end_is_refused",),
     ),
+    Mutant(
+        name="the next coordinator does not know when tools ran",
+        target=f"{EPISODES}.restore:restored",
+        before="attempt.tools = [one.span for one in kept.calls if one.span is not None]",
+        after="",
+        tests=(f"{TIMES}::test_a_row_of_the_timeline_shows_when_tools_ran",),
+    ),
+    Mutant(
+        name="tools are the time of their harness",
+        target=f"{EPISODES}.resumptions:Resumptions.called",
+        before="attempt.tools.append(span)",
+        after="pass",
+        tests=(f"{TIMES}::test_a_row_of_the_timeline_shows_when_tools_ran",),
+    ),
+    Mutant(
+        name="no runner may run calls concurrently",
+        target=f"{EPISODES}.runner_service:RunnerService._assignments",
+        before="attempt.calls.recovery is Recovery.NEXT_TURN",
+        after="False",
+        tests=(f"{TIMES}::test_a_row_of_the_timeline_shows_when_tools_ran",),
+    ),
 )

@@ -9,7 +9,7 @@ import pytest
 from rljob_runtime.cli.episodes.stored import stored_attempts
 from rljob_runtime.coordinator.episodes.episode_rows import slowest_intervals
 from rljob_runtime.coordinator.store.tables.kept_episodes import kept_episode
-from rljob_runtime.protocols.environments import EpisodeReport
+from rljob_runtime.protocols.environments import EpisodeReport, ToolCall
 from rljob_runtime.protocols.turns import EpisodeAttempt
 from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.scheduling.episodes.times import AttemptTimes, Pause
@@ -112,3 +112,29 @@ async def test_a_turn_under_way_counts_while_there_is_a_runner(tmp_path):
         (only,) = kept_episode(made.store.turns._db, KEY).turns
         assert (only.opened, only.stored, only.model_seconds) == (1001.0, 1040.0, 8.0)
         asked.cancel()
+
+
+async def test_a_row_of_the_timeline_shows_when_tools_ran(tmp_path):
+    """Also of what a former coordinator stored. The rest without an open turn is the harness's."""
+    truth = [("outside", 1000.0, 1001.0), ("model", 1001.0, 1010.0), ("outside", 1010.0, 1012.0)]
+    truth += [("tools", 1012.0, 1014.0), ("outside", 1014.0, 1015.0), ("model", 1015.0, 1016.0)]
+    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+        await made.launch()
+        assignment = await made.leased(journals=True)
+        assert assignment.stateless
+        episode = assignment.episode
+        await turn(made, episode, [1], 1001.0, 1010.0)
+        (node,) = made.book.number(episode.attempt).recorded
+        for at, place, seconds in ((1013.0, 0, 1.0), (1014.0, 1, 2.0)):
+            made.now[0] = at
+            await made.book.runners.called(ENVIRONMENT, "r", episode, ToolCall(node, place, "add", "{}", "5", seconds))
+        await turn(made, episode, [1, 5, 6, 2], 1015.0, 1016.0)
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
+        assert rows(made) == truth
+    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+        await made.book.load([KEY])
+        assert rows(made) == truth
+
+
+def rows(made: Bench) -> list[tuple[str, float, float]]:
+    return [(one.name, one.since, one.until) for one in slowest_intervals([made.book.finished(KEY)], 0.0)]

@@ -3,15 +3,19 @@
 from hack.mutants import Mutant
 
 MCP = "tests/unit/envs/tools/test_mcp_client.py"
+CONCURRENT = "tests/unit/envs/tools/test_concurrent_calls.py"
 TOOLS = "tests/unit/envs/tools/test_harness.py"
 
 MUTANTS = (
     Mutant(
         name="the next runner executes calls whose answers are stored",
-        target="rljob_env.tools.calls:Calls.observation",
+        target="rljob_env.tools.calls:Calls._observation",
         before='self._known.get(call["id"])',
         after="None",
-        tests=("tests/unit/envs/tools/test_calls.py::test_another_runner_executes_what_is_not_stored",),
+        tests=(
+            f"{CONCURRENT}::test_no_stored_call_is_executed_twice_after_a_loss",
+            "tests/unit/envs/tools/test_calls.py::test_another_runner_executes_what_is_not_stored",
+        ),
     ),
     Mutant(
         name="a tool without its server answers the model",
@@ -83,5 +87,48 @@ MUTANTS = (
         before="limit = Limit.SECONDS",
         after="pass",
         tests=(f"{TOOLS}::test_the_deadline_ends_an_episode_and_is_no_failure",),
+    ),
+    Mutant(
+        name="calls of a turn wait for one another",
+        target="rljob_env.tools.calls:Calls.observations",
+        before="not self._stateless",
+        after="True",
+        tests=(f"{CONCURRENT}::test_calls_without_a_state_run_concurrently_up_to_a_bound",),
+    ),
+    Mutant(
+        name="calls that depend on one another run concurrently",
+        target="rljob_env.tools.calls:Calls.observations",
+        before="not self._stateless",
+        after="False",
+        tests=(f"{CONCURRENT}::test_calls_with_a_state_run_one_after_another",),
+    ),
+    Mutant(
+        name="any number of calls runs at a time",
+        target="rljob_env.tools.calls:Calls.__init__",
+        before="asyncio.Semaphore(CONCURRENT_CALLS)",
+        after="asyncio.Semaphore(256)",
+        tests=(f"{CONCURRENT}::test_calls_without_a_state_run_concurrently_up_to_a_bound",),
+    ),
+    Mutant(
+        name="the seconds of a lost runner's calls are lost",
+        target="rljob_env.tools.calls:Calls.go_on",
+        before="call.seconds or 0.0",
+        after="0.0",
+        tests=(f"{CONCURRENT}::test_the_seconds_of_another_runners_calls_count",),
+    ),
+    Mutant(
+        name="calls begin after one has ended the attempt",
+        target="rljob_env.tools.calls:Calls._observation",
+        before="""
+await self._places.acquire()
+seen = await self._execute(call)
+self._places.release()
+return seen
+""",
+        after="""
+async with self._places:
+    return await self._execute(call)
+""",
+        tests=(f"{CONCURRENT}::test_a_call_that_fails_ends_the_others",),
     ),
 )

@@ -293,5 +293,5 @@ class Sum:
 async def test_arguments_that_no_server_can_be_sent_are_an_observation(value: str) -> None:
     toolbox = Toolbox()
     await toolbox.add(Sum())
-    seen = await toolbox.observation({"function": {"name": "sum", "arguments": f'{{"a": {value}}}'}})
+    seen = (await toolbox.observation({"function": {"name": "sum", "arguments": f'{{"a": {value}}}'}})).text
     assert seen.startswith("error: the arguments are no JSON")

@@ -86,7 +86,7 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         assert await client.lease("calc", "runner-0", 0.0) == []
         second = replace(EPISODE, attempt=2)
         assert await client.heartbeat("calc", "calc/runner-0", [EPISODE, second]) == (second,)
-        executed = ToolCall(4, 1, "add", '{"a": 2}', "5")
+        executed = ToolCall(4, 1, "add", '{"a": 2}', "5", 0.25)
         await client.called("calc", "calc/runner-0", EPISODE, executed)
         assert coordinator.calls == [("calc/runner-0", EPISODE, executed)]
         await client.done("calc", "calc/runner-0", EPISODE, report)

@@ -90,7 +90,7 @@ TURNS = st.builds(
     st.booleans(),
     st.booleans(),
 )
-TOOL_CALLS = st.builds(ToolCall, WHOLE, WHOLE, NAMES, NAMES, NAMES | st.just("\ud800"))
+TOOL_CALLS = st.builds(ToolCall, WHOLE, WHOLE, NAMES, NAMES, NAMES | st.just("\ud800"), st.none() | NUMBERS)
 RESUMES = st.builds(Resume, st.binary(max_size=40), st.lists(TOOL_CALLS, max_size=3).map(tuple), st.booleans())
 CALLS: st.SearchStrategy[Call] = st.one_of(
     st.builds(TurnCall, ATTEMPTS, NAMES, st.booleans(), TOKENS, BOUNDS, st.binary(max_size=40), NUMBERS, WHOLE),
@@ -119,6 +119,7 @@ VALUES: st.SearchStrategy[Value] = st.one_of(
         NUMBERS,
         st.none() | RESUMES,
         st.none() | NAMES,
+        st.booleans(),
     ),
     st.lists(ATTEMPTS, max_size=3).map(tuple),
 )

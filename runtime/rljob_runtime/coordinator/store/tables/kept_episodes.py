@@ -18,6 +18,7 @@ from typing import Any
 from rljob_runtime.audit.stored_keys import columns_of
 from rljob_runtime.coordinator.store.tables.attempts import NEWEST, there_are_any
 from rljob_runtime.coordinator.store.tables.turns import end_of, pauses_of
+from rljob_runtime.gateway.wire.fields import call_id
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage, SampleTurn
 from rljob_runtime.scheduling.episodes.node import ROOT, NodeKind
@@ -52,6 +53,7 @@ def kept_episode(db: sqlite3.Connection, key: TrajectoryKey) -> SampleEpisode | 
         )
     ]
     turns, tools = sample_turns(nodes, started, pauses_of(pauses))
+    turns = _with_seconds(db, number, turns)
     return SampleEpisode(
         environment=environment,
         attempt=number,
@@ -64,6 +66,20 @@ def kept_episode(db: sqlite3.Connection, key: TrajectoryKey) -> SampleEpisode | 
         turns=turns,
         started=started,
     )
+
+
+def _with_seconds(db: sqlite3.Connection, number: int, turns: Sequence[SampleTurn]) -> tuple[SampleTurn, ...]:
+    """Give the calls of turns their seconds, as far as runners reported them."""
+    query = "SELECT node, place, seconds, stored_at FROM tool_calls WHERE episode = ? AND seconds IS NOT NULL"
+    known = {call_id(node, place): times for node, place, *times in db.execute(query, (number,))}
+
+    def timed(call: SampleCall) -> SampleCall:
+        if call.id not in known:
+            return call
+        seconds, stored = known[call.id]
+        return replace(call, seconds=round(seconds, 3), stored=stored)
+
+    return tuple(replace(turn, calls=tuple(map(timed, turn.calls))) for turn in turns) if known else tuple(turns)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.protocols.environments import ToolCall
 from rljob_runtime.scheduling.episodes.resumption import CallId, JournaledCall
+from rljob_runtime.scheduling.episodes.times import TurnSpan
 
 DIGEST_BYTES = 16
 
@@ -27,9 +28,9 @@ class ToolCalls:
         row = (call.node, call.place, call.name, call_digest(call), zlib.compress(content, 1), resumption, stored_at)
         with transaction(self._db):
             self._db.execute(
-                "INSERT INTO tool_calls (episode, node, place, name, digest, content, resumption, stored_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (number, *row),
+                "INSERT INTO tool_calls (episode, node, place, name, digest, content, resumption, stored_at, seconds)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (number, *row, call.seconds),
             )
 
     def replayed(self, number: int, call: CallId, resumption: int) -> None:
@@ -61,10 +62,10 @@ class ToolCalls:
         return found
 
     def _of(self, number: int) -> Iterator[ToolCall]:
-        query = "SELECT node, place, name, content FROM tool_calls WHERE episode = ? ORDER BY number"
-        for node, place, name, content in self._db.execute(query, (number,)):
+        query = "SELECT node, place, name, content, seconds FROM tool_calls WHERE episode = ? ORDER BY number"
+        for node, place, name, content, seconds in self._db.execute(query, (number,)):
             arguments, observation = json.loads(zlib.decompress(content)) if content is not None else ("", "")
-            yield ToolCall(node, place, name, arguments, observation)
+            yield ToolCall(node, place, name, arguments, observation, seconds)
 
     def last_request(self, number: int) -> bytes:
         """Return the request of the newest turn of an attempt; nothing without one, or after its round is closed."""
@@ -76,11 +77,18 @@ class ToolCalls:
 
 def journaled(db: sqlite3.Connection, number: int) -> tuple[JournaledCall, ...]:
     """Return what is known of the calls of an attempt, in their order."""
-    query = "SELECT node, place, digest, resumption FROM tool_calls WHERE episode = ? ORDER BY number"
-    return tuple(
-        JournaledCall(CallId(node, place), digest, resumption)
-        for node, place, digest, resumption in db.execute(query, (number,))
+    query = (
+        "SELECT node, place, digest, resumption, seconds, stored_at FROM tool_calls WHERE episode = ? ORDER BY number"
     )
+    return tuple(
+        JournaledCall(CallId(node, place), digest, resumption, call_span(seconds, stored_at))
+        for node, place, digest, resumption, seconds, stored_at in db.execute(query, (number,))
+    )
+
+
+def call_span(seconds: float | None, stored_at: float) -> TurnSpan | None:
+    """Return when a call ran: its report follows directly. None where its seconds are not known."""
+    return None if seconds is None else TurnSpan(stored_at - seconds, stored_at)
 
 
 def call_digest(call: ToolCall) -> bytes:

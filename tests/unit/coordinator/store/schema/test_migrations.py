@@ -1,6 +1,7 @@
 """Stores that earlier runtimes wrote: dumps of jobs of their time, stopped in the middle of round 3."""
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
+from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.times import Pause
 from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout, SwitchCount
@@ -230,4 +232,17 @@ def test_changes_of_sizes_count_as_switches_up_to_format_18(tmp_path):
     assert store.rounds.under_way().layout == RoundLayout(1, {}, layout.switches | counts)
     store.rounds.begin_generation(3, 2)
     assert store.rounds.under_way().layout == RoundLayout(2)
+    store.close()
+
+
+def test_calls_of_format_19_have_no_seconds_and_its_attempts_no_answer(tmp_path):
+    store = Store(write(tmp_path / "state.db", 19), "uid-1")
+    (kept,) = store.turns.open_attempts()
+    (call,) = store.tool_calls.of(kept.number, 1 << 20)
+    assert (call.name, call.observation, call.seconds, kept.answer) == ("add", "5", None, None)
+    store.tool_calls.add(kept.number, replace(call, place=1, seconds=2.5), 0, 104.0)
+    store.turns.end(kept.number, EpisodeEnd(EndState.COMPLETED), 105.0, answer="42")
+    (ended,) = store.turns.newest([kept.key]).values()
+    assert ended.answer == "42"
+    assert [one.seconds for one in store.tool_calls.of(kept.number, 1 << 20)] == [None, 2.5]
     store.close()

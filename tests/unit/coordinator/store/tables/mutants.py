@@ -304,4 +304,14 @@ MUTANTS = (
             "tests/unit/coordinator/episodes/test_resumed_times.py::test_seconds_and_moments_are_those_with_a_runner",
         ),
     ),
+    Mutant(
+        name="a sample's calls have no seconds",
+        target="rljob_runtime.coordinator.store.tables.kept_episodes:_with_seconds",
+        before="call.id not in known",
+        after="True",
+        tests=(
+            "tests/unit/coordinator/store/tables/test_kept_episodes.py"
+            "::test_calls_have_the_seconds_that_their_runner_measured",
+        ),
+    ),
 )

@@ -13,6 +13,7 @@ from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.kept_episodes import kept_episode
 from rljob_runtime.coordinator.store.tables.kept_samples import SampleRules
+from rljob_runtime.protocols.environments import ToolCall
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, Response, TrajectoryKey
 from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
@@ -101,6 +102,16 @@ def test_turns_have_their_tokens_versions_and_seconds(store):
         (1.0, 1.5), (2.0, 0.5), (3.0, 0.5)
     ]  # fmt: skip
     assert (first.given_tokens, first.sampled_tokens, first.finish) == (3, 1, "stop")
+
+
+def test_calls_have_the_seconds_that_their_runner_measured(store):
+    store.start_at(Boundary(0, Cursor()))
+    number = store.turns.begin(KEY, 1, 10.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1, 1, 1), sampled(2, 1, 3)], FIRST, 12.5, 11.0)
+    store.tool_calls.add(number, ToolCall(2, 0, "add", "{}", "3", 0.1234), 0, 13.0)
+    store.turns.commit(number, [given(3, 2, 4, 4), sampled(4, 3, 5, 6)], SECOND, 15.0, 14.5)
+    (call,) = kept_episode(store._db, KEY).turns[0].calls
+    assert (call.name, call.seconds, call.stored) == ("add", 0.123, 13.0)
 
 
 def test_an_aborted_attempt_has_its_cause_apart_from_the_detail(store):
