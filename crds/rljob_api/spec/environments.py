@@ -189,7 +189,8 @@ class EpisodeLimits(Model):
     max_forks: Annotated[int | None, Field(ge=0, le=1024)] = None
     """Most branches besides the first: a request whose history differs from the former turns opens one. Absent: no
     limit."""
-    versions: EpisodeVersions = EpisodeVersions.SINGLE
-    """Asynchronous: the weights of an episode's turns. Single: all turns have those of its draw, and a replica loads
-    newer ones after its last episode. Mixed: each turn has the newest that its replica holds. Staleness counts from the
-    draw. Evaluations are Single, and so is a round of mode OnPolicy."""
+    versions: EpisodeVersions | None = None
+    """Asynchronous: the weights of an episode's turns. Mixed, also if absent: each turn has the newest that its replica
+    holds. Single: all turns have those of its draw, and a replica loads newer ones after its last episode. The loss of
+    the last replica with such weights costs their episodes. Staleness counts from the draw. Evaluations are Single, and
+    so is a round of mode OnPolicy."""

@@ -16,6 +16,7 @@ from rljob_api.spec.algorithm import (
 from rljob_api.spec.environments import (
     Environment,
     EpisodeLimits,
+    EpisodeVersions,
 )
 from rljob_api.spec.evaluation import Evaluation
 from rljob_api.spec.observers import ObserverSpec
@@ -128,6 +129,12 @@ class RLJobSpec(Model):
         adaptive = self.adaptive_tensor_parallel
         sizes = adaptive.sizes or self.rollout.tensor_parallel_sizes
         return tuple(sorted(sizes)) if adaptive.enabled and len(sizes) > 1 else ()
+
+    @property
+    def mixes_versions(self) -> bool:
+        """Tell whether newer weights may generate later turns of an episode."""
+        chosen = self.episode.versions if self.episode is not None else None
+        return bool(self.environments) and self.mode is Mode.ASYNCHRONOUS and chosen is not EpisodeVersions.SINGLE
 
     @property
     def adds_environment_rewards(self) -> bool:

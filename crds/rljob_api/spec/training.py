@@ -304,7 +304,8 @@ class Repack(Model):
     enabled: Switch = True
     """Whether trajectories are merged when that is predicted to save time. Asynchronous only.
 
-    With episode.versions Mixed nothing is merged: replicas load newer weights beside their last episodes."""
+    Jobs with environments merge nothing unless episode.versions is Single: their replicas load newer weights beside the
+    last episodes."""
     interval_seconds: float = Field(default=5.0, gt=0, le=3600)
     """Seconds between checks for idle replicas."""
     kv_cache_threshold: float = Field(default=0.99, gt=0, le=1)

@@ -182,4 +182,11 @@ MUTANTS = (
         after="len(signature) != 32",
         tests=("tests/unit/gateway/test_capability.py::test_a_capability_of_another_job_opens_nothing",),
     ),
+    Mutant(
+        name="episodes pin the weights of their draw unless told",
+        target="rljob_api.spec.job:RLJobSpec.mixes_versions",
+        before="chosen is not EpisodeVersions.SINGLE",
+        after="chosen is EpisodeVersions.MIXED",
+        tests=("tests/unit/api/test_models.py::test_episodes_of_asynchronous_jobs_mix_versions_unless_told",),
+    ),
 )

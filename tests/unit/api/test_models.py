@@ -215,6 +215,21 @@ def test_a_runner_is_told_about_its_environment_and_not_about_its_pods() -> None
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "mixes"),
+    [
+        ({}, False),
+        ({"spec.environments": [CALC]}, False),
+        ({"spec.mode": "Asynchronous"}, False),
+        ({"spec.mode": "Asynchronous", "spec.environments": [CALC]}, True),
+        ({"spec.mode": "Asynchronous", "spec.environments": [CALC], "spec.episode": {"maxTurns": 2}}, True),
+        ({"spec.mode": "Asynchronous", "spec.environments": [CALC], "spec.episode": {"versions": "Single"}}, False),
+    ],
+)
+def test_episodes_of_asynchronous_jobs_mix_versions_unless_told(changes: dict[str, Any], mixes: bool) -> None:
+    assert load(job(changes)).spec.mixes_versions is mixes
+
+
 def test_what_a_status_answers() -> None:
     status = RLJobStatus(conditions=(Condition(type="Failed", status=ConditionStatus.TRUE, reason="X"),))
     assert status.is_true("Failed")

@@ -70,7 +70,7 @@ def episode_rules(spec: RLJobSpec) -> dict[str, EpisodeRules]:
     """Return what bounds the episodes of each environment, in the order of the spec; empty without environments."""
     limits, data = spec.episode or EpisodeLimits(), spec.data
     # A round has one version, and no replica loads another one during it.
-    versions = Versions(limits.versions) if spec.mode is Mode.ASYNCHRONOUS else Versions.SINGLE
+    versions = Versions.MIXED if spec.mixes_versions else Versions.SINGLE
     tokens = limits.max_tokens or data.max_prompt_tokens + data.max_response_tokens
     return {
         one.name: EpisodeRules(

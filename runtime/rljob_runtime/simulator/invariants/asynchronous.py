@@ -17,7 +17,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from rljob_api import RLJob
-from rljob_api.spec.environments import EpisodeVersions
 from rljob_api.spec.training import Mode
 from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
 from rljob_runtime.scheduling.shares import shares_of
@@ -255,7 +254,7 @@ def invariants_of(job: RLJob, prompts_an_epoch: int, on_broken: Callable[[], Non
     else:
         bound = job.spec.experience.max_staleness
         invariants = groups = ExperienceInvariants(size, prompts_an_epoch, loop_time, on_broken, bound)
-        groups.mixed = job.spec.episode is not None and job.spec.episode.versions is EpisodeVersions.MIXED
+        groups.mixed = job.spec.mixes_versions
     invariants.shares = shares
     invariants.evaluations = EvaluationRecord({one.name: one.every_rounds for one in job.spec.evaluation})
     return invariants

@@ -242,7 +242,7 @@ ENVIRONMENT_CASES = [
         {"spec.episode": {"maxTurns": 4}},
         "spec.episode",
         "needs spec.environments; or leave it out",
-        value={"maxTurns": 4, "versions": "Single"},
+        value={"maxTurns": 4},
     ),
     *(
         Case({"spec.environments": [CALC], f"spec.episode.{field}": value}, f"spec.episode.{field}", advice)

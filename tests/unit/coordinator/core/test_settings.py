@@ -117,13 +117,17 @@ def test_another_runner_goes_on_and_programs_run_again(environment: Any, recover
 @pytest.mark.parametrize(
     ("mode", "episode", "versions"),
     [
-        ("Asynchronous", {}, Versions.SINGLE),
+        ("Asynchronous", {}, Versions.MIXED),
+        ("Asynchronous", {"episode": {"maxTurns": 4}}, Versions.MIXED),
+        ("OnPolicy", {}, Versions.SINGLE),
         ("Asynchronous", {"episode": {"versions": "Single"}}, Versions.SINGLE),
         ("Asynchronous", {"episode": {"versions": "Mixed"}}, Versions.MIXED),
         ("OnPolicy", {"episode": {"versions": "Mixed"}}, Versions.SINGLE),
     ],
 )
-def test_versions_are_mixed_in_asynchronous_jobs_that_ask_for_it(mode: str, episode: Any, versions: Versions) -> None:
+def test_versions_are_mixed_in_asynchronous_jobs_unless_they_ask_for_one(
+    mode: str, episode: Any, versions: Versions
+) -> None:
     made = Settings.of(job(environments=[CALC], mode=mode, **episode))
     assert {one.versions for one in made.environments.values()} == {versions}
     assert made.mixes_versions == (versions is Versions.MIXED)
@@ -134,8 +138,9 @@ def test_versions_are_mixed_in_asynchronous_jobs_that_ask_for_it(mode: str, epis
     [
         ({}, True),
         ({"repack": {"enabled": False}}, False),
-        ({"environments": [CALC]}, True),
-        ({"environments": [CALC], "repack": {"enabled": False}}, False),
+        ({"environments": [CALC]}, False),
+        ({"environments": [CALC], "episode": {"versions": "Single"}}, True),
+        ({"environments": [CALC], "episode": {"versions": "Single"}, "repack": {"enabled": False}}, False),
         ({"environments": [CALC], "episode": {"versions": "Mixed"}}, False),
     ],
 )

@@ -52,15 +52,15 @@ MUTANTS = (
     Mutant(
         name="a harness that ignores its deadline is never ended",
         target=f"{EPISODES}.runner_service:RunnerService._late",
-        before="one.episode.deadline < before",
-        after="one.episode.deadline < 0",
+        before="one.episode.deadline + one.episode.rules.overtime < now",
+        after="False",
         tests=(f"{LATE}::test_an_attempt_ends_after_its_overtime_though_its_runner_lives",),
     ),
     Mutant(
         name="an attempt ends at its deadline, before its runner can report",
         target=f"{EPISODES}.runner_service:RunnerService._late",
-        before="now - self._rules.overtime",
-        after="now",
+        before="one.episode.deadline + one.episode.rules.overtime < now",
+        after="one.episode.deadline < now",
         tests=(f"{LATE}::test_an_attempt_ends_after_its_overtime_though_its_runner_lives",),
     ),
     Mutant(

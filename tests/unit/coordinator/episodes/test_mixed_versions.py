@@ -177,6 +177,22 @@ async def test_a_mixed_version_attempt_restarts_when_the_job_stops_mixing(tmp_pa
         assert (await made.leased()).episode.attempt > episode.attempt
 
 
+async def test_an_attempt_of_one_version_goes_on_when_the_job_begins_to_mix(tmp_path):
+    """As after an upgrade of a job that leaves the choice to its runtime."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+    async with bench(tmp_path, versions=MIXED) as made:
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == []
+        await made.launch(attempt=2, prefix=[5])
+        await loaded(made)
+        second = (await made.answered(made.ask(episode, [1, 5, 2]), [6])).result()
+        assert second.weight_version == 2
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
+        assert (made.book.totals.attempts, dict(made.book.totals.aborts)) == (0, {})
+        assert [one.turn.weight_version for one in made.store.turns.history(episode.attempt)] == [1, 2]
+
+
 async def test_a_harness_ending_while_its_turn_awaits_weights_has_no_reward(tmp_path):
     async with bench(tmp_path, versions=MIXED) as made:
         episode = await made.begun()
