@@ -60,11 +60,17 @@ class Resume:
     @classmethod
     def parse(cls, body: Json) -> Resume:
         """Return what the gateway's answer says. Raises `KeyError` or `TypeError` if it is none."""
-        calls = [ExecutedCall(*(str(one[name]) for name in _CALL), one.get("seconds")) for one in body["calls"]]
+        calls = [
+            ExecutedCall(
+                id=str(one["id"]),
+                name=str(one["name"]),
+                arguments=str(one["arguments"]),
+                observation=str(one["observation"]),
+                seconds=one.get("seconds"),
+            )
+            for one in body["calls"]
+        ]
         return cls(body["request"], calls, bool(body["replays"]))
-
-
-_CALL = ("id", "name", "arguments", "observation")
 
 
 Called = Callable[[ExecutedCall], Awaitable[None]]

@@ -34,7 +34,7 @@ LOAD_SHARE = 0.1
 """Of an episode's time: a load that took more is why the episode ran out of it. The next one finds it loaded."""
 LOAD_SECONDS = 1800.0
 """Longest time of a load, which goes on after the attempt that began it: else each attempt would begin to load it."""
-CURE = "raise timeoutSeconds, or keep what it loads on the runner's disk and name that place in variables"
+CURE = "raise timeoutSeconds, or keep what it loads in the image, and name that place in env of the pod template"
 
 
 class VerifiersHarness:

@@ -68,7 +68,7 @@ async def run_job(
     patience: float = STORE_PATIENCE,
     serve_episodes: ServeEpisodes | None = None,
     switch_policy: SwitchPolicy | None = None,
-    serve_store: ServeStore = contextlib.nullcontext,
+    serve_store: ServeStore | None = None,
 ) -> Finished | None:
     """Run the job's coordinator until the job ends; return its result, or None after `Coordinator.stop`.
 
@@ -87,7 +87,8 @@ async def run_job(
     with file_errors_stated(path):
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(store.aclose)
-            closing.enter_context(serve_store(store))
+            if serve_store is not None:
+                closing.enter_context(serve_store(store))
             records.close_with(closing)
             prompts = _Prompts(job, folders.scratch, rewards, records.samples, book, serve_episodes, closing)
             term = await store.do(lambda opened: opened.adopt_term(term))

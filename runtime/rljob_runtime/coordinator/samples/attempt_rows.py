@@ -85,7 +85,7 @@ def part(store: Store, wanted: Wanted, after: Place) -> list[Row]:
     """Return the next rows of an open store: one at least, if there are any, and few enough for its thread."""
     found: list[Row] = []
     left = PART_BYTES
-    for row in attempt_rows(store._db, wanted, after):
+    for row in attempt_rows(store.connection, wanted, after):
         left -= len(row["tokens"]) if wanted.tokens and "turn" in row else 0
         if found and (left < 0 or len(found) == PART_ROWS):
             break

@@ -7,6 +7,7 @@ of them is one transaction, or a part of that of `together`. Those that are mark
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -59,6 +60,11 @@ class Store:
         self.turns = Turns(self._db)
         self.tool_calls = ToolCalls(self._db)
         self._tidied = self._turns = 0
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The open file, for readers of whole tables in the store's thread."""
+        return self._db
 
     def tidy(self) -> None:
         """Move the journal into the file, if worthwhile. Call it when no work waits, so that no commit has to do it."""

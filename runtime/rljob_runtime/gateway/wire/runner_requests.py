@@ -175,7 +175,7 @@ def assignment_json(assignment: Assignment, seconds_left: float, access: Json) -
 
 
 def _resume_json(resume: Resume) -> Json:
-    calls = [
+    calls: list[Json] = [
         {"id": call_id(one.node, one.place), "name": one.name}
         | {"arguments": one.arguments, "observation": one.observation, "seconds": one.seconds}
         for one in resume.calls
