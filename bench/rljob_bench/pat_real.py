@@ -2,9 +2,9 @@
 
 One rollout machine of two cores: two engines of size 1, or one of size 2. The real coordinator, relays, store and
 processes play jobs whose rounds differ in how they are generated (`lib.turns`): in each static size, with PAT's policy,
-and with switches that are ordered. The rounds of a block have the same replayed lengths and follow each other, so that
-a machine that becomes slower slows all of them. PAT's round is the first of its block: its policy has seen other
-lengths only. The first block is not counted; it shows the speed of both sizes.
+and with switches that are ordered. The rounds of a block have the same replayed lengths. PAT's round is the first one
+with its lengths: its policy has seen other lengths only. The first block is not counted; it shows the speed of both
+sizes.
 
 Baselines: both static sizes, the better of the two in hindsight, and the size at which PAT's round began, without a
 switch. Limit: the best sequence of at most three switches for these lengths, in the engine model of this run.
@@ -25,7 +25,7 @@ import torch
 from rljob_api import RLJob
 from rljob_bench.lib.engine_switch import Restart, restart
 from rljob_bench.lib.memory_watch import MemoryWatch
-from rljob_bench.lib.random_llama import random_llama
+from rljob_bench.lib.random_llama import SHAPE, random_llama
 from rljob_bench.lib.replay import ReplayBackend, StillTrainer
 from rljob_bench.lib.replayed_job import (
     MAX_PROMPT_TOKENS,
@@ -58,16 +58,20 @@ PATIENT = CallTimeouts(command=300, poll=300, heartbeat=60)
 """Seconds. The job has one machine, so a busy machine must not count as lost."""
 KV_BYTES = "1Gi"
 """KV cache of each accelerator. It is so large that no response waits for room."""
-STAND_IN_LLAMA = "91M parameters at random, 12 heads; its texts mean nothing, its steps take as long as any"
+STAND_IN_LLAMA = "random weights; its texts mean nothing, its steps take as long as those of a trained model"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Rounds of `prompts` x `responses`. `blocks`: of them that count. `ordered`: rounds of ordered switches."""
+    """Rounds of `prompts` x `responses`. `blocks`: of them that count.
+
+    `planned`: rounds that make the switch that is planned, also where it is not worth it. `ordered`: rounds of switches
+    there and back."""
 
     prompts: int
     responses: int
     blocks: int
+    planned: int = 0
     ordered: int = 0
 
     @property
@@ -76,16 +80,29 @@ class Setting:
         return self.prompts * self.responses
 
     def turns(self) -> list[Turn]:
-        """Return the rounds: both sizes to learn from, the blocks, and rounds of ordered switches."""
-        found = [Turn(0, Way.STATIC, size) for size in SIZES]
-        ways: list[tuple[Way, int | None]] = [(Way.ADAPTIVE, None), *((Way.STATIC, size) for size in SIZES)]
-        for block in range(1, self.blocks + 1):
-            # Each way takes each place in as many blocks: a round follows its size's engines, or a change to them.
-            first = (block - 1) % len(ways)
-            found += [Turn(block, way, size) for way, size in (*ways[first:], *ways[:first])]
+        """Return the rounds: the blocks that count, planned switches, and switches there and back.
+
+        A policy knows the lengths of all earlier rounds, so a round that it decides is the first one with its lengths.
+        """
+        found = [turn for place in range(self.blocks + 1) for turn in self._compared(place)]
+        # They start in the smallest size, and each static round follows the planned ones: either way follows its
+        # size's engines as often as a change to them.
+        planned = range(self.blocks + 1, self.blocks + 1 + self.planned)
+        found += [Turn(block, way, SIZES[0]) for way in (Way.PLANNED, Way.STATIC) for block in planned]
         # A round may have time for one switch only: both directions are measured anyway.
-        ordered = [SIZES[number % len(SIZES)] for number in range(self.ordered)]
-        return found + [Turn(self.blocks + 1 + number, Way.ORDERED, size) for number, size in enumerate(ordered)]
+        first = self.blocks + self.planned + 1
+        return found + [Turn(first + number, Way.ORDERED, SIZES[number % len(SIZES)]) for number in range(self.ordered)]
+
+    def _compared(self, place: int) -> list[Turn]:
+        """Return the policy's round of the next block, among the static rounds of block `place`.
+
+        Each way takes each place in as many blocks: a round follows its size's engines, or a change to them. The static
+        rounds of block 0 are those that both speeds are learned from."""
+        policy = [Turn(place + 1, Way.ADAPTIVE)] if place < self.blocks else []
+        smallest, *others = [Turn(place, Way.STATIC, size) for size in SIZES]
+        ways = ([smallest], policy, *([one] for one in others))
+        first = (place - 1) % len(ways)
+        return [turn for way in (*ways[first:], *ways[:first]) for turn in way]
 
 
 @dataclass(frozen=True)
@@ -95,9 +112,9 @@ class Plan:
     model: str | None = None
     engine: str = "VLLM"
     dtype: str = "bfloat16"
-    longest: int = 1024
+    longest: int = 512
     apart: float = 0.7
-    settings: tuple[Setting, ...] = field(default=(Setting(8, 8, 3, ordered=2), Setting(32, 8, 3)))
+    settings: tuple[Setting, ...] = field(default=(Setting(8, 8, 3, 2, ordered=2), Setting(32, 8, 3, 2)))
 
     def sizes(self, setting: Setting, rounds: int, model: str) -> Sizes:
         """Return the sizes of a job."""
@@ -120,7 +137,7 @@ class Plan:
 
 
 QUICK = Plan(
-    "package://rljob/toy", "Reference", "float32", longest=380, apart=0.02, settings=(Setting(8, 4, 1, ordered=2),)
+    "package://rljob/toy", "Reference", "float32", longest=380, apart=0.02, settings=(Setting(8, 4, 1, 1, ordered=2),)
 )
 """The reference engine computes the same in both sizes, so that this shows the parts of a switch only."""
 
@@ -141,6 +158,7 @@ def pat_real(*, quick: bool, seed: int) -> dict[str, Any]:
         "settings": {
             "quick": quick,
             **asdict(plan),
+            **({"shape": asdict(SHAPE) | {"parameters": SHAPE.parameters}} if plan.model is None else {}),
             "stand_ins": STAND_INS | ({"model": STAND_IN_LLAMA} if plan.model is None else {}),
             "cores": len(os.sched_getaffinity(0)),
             "load_before": experiment.load,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from rljob_api import RLJob
 from rljob_api.status import RoundReport
 from rljob_bench.lib.memory_watch import held
+from rljob_bench.lib.switches.planned_switch import planned_switch
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.local.control_plane import LocalControlPlane
@@ -38,6 +39,8 @@ class Way(StrEnum):
 
     STATIC = "static"
     ADAPTIVE = "adaptive"
+    PLANNED = "planned"
+    """With the switch that is planned, at its moment, also where it is not worth it (`planned_switch`)."""
     ORDERED = "ordered"
     """With switches there and back, each state in turn, whether they pay or not."""
 
@@ -112,6 +115,8 @@ class Turns:
         self._apart = apart
         self._adaptive = AdaptiveSwitches(rules)
         self._looked = 0.0
+        self._total = 0
+        """Responses of the round."""
 
     # --- the size of the next round ---
 
@@ -150,8 +155,9 @@ class Turns:
     def is_due(self, done: int, total: int, now: float) -> bool:
         """Return whether to look at the machines now."""
         self._keep_switches()
+        self._total = total
         way = self.played[-1].turn.way
-        if way is Way.ADAPTIVE:
+        if way in (Way.ADAPTIVE, Way.PLANNED):
             due = self._adaptive.is_due(done, total, now)
         else:
             due = now - self._looked >= (self._apart if way is Way.ORDERED else LOOK_SECONDS)
@@ -168,6 +174,9 @@ class Turns:
         match played.turn.way:
             case Way.ADAPTIVE:
                 return self._adaptive.decide(look)
+            case Way.PLANNED:
+                made = {one.name: self._plan(one, look) for one in look.machines if self._may_order(one)}
+                return {name: decision for name, decision in made.items() if decision is not None}
             case Way.ORDERED:
                 return {one.name: self._order(one, look) for one in look.machines if self._may_order(one)}
             case _:
@@ -175,6 +184,12 @@ class Turns:
 
     def _may_order(self, machine: SwitchableMachine) -> bool:
         return not machine.waiting and len(machine.responses) > 1 and bool(machine.sizes)
+
+    def _plan(self, machine: SwitchableMachine, look: SwitchLook) -> SwitchDecision | None:
+        if machine.switches:
+            return None
+        rules = replace(self._rules, sizes=frozenset(machine.sizes))
+        return planned_switch(snapshot_of(machine, look), look.engines, look.costs, rules, self._total)
 
     def _order(self, machine: SwitchableMachine, look: SwitchLook) -> SwitchDecision:
         played, snapshot = self.played[-1], snapshot_of(machine, look)

@@ -7,6 +7,7 @@ import gc
 import mmap
 import os
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from rljob_bench.lib.memory_watch import MemoryWatch
 from rljob_bench.lib.replayed_job import generated_lengths
 from rljob_bench.lib.turns import BlockLengths, Glance, Ordered, Played, SizedTarget, Turn, Turns, Way
 from rljob_bench.pat_real import QUICK, SIZES, Plan, Setting, job_of, pat_real
-from rljob_bench.switch_figures import blocks_of, state_pairs, stretches_of
+from rljob_bench.switch_figures import SwitchExperiment, blocks_of, other_seconds, rows, state_pairs
+from rljob_bench.switch_predictions import Gain, gains_of, prediction_figures, stretches_of
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
@@ -41,14 +43,41 @@ def report(round_: int, size: int, seconds: float = 1.0, **more: Any) -> RoundRe
 
 
 def test_each_way_takes_each_place_of_a_block_in_turn() -> None:
-    turns = Setting(4, 4, 3, ordered=2).turns()
+    turns = Setting(4, 4, 3, planned=2, ordered=2).turns()
     assert [(one.block, one.way.value, one.size) for one in turns] == [
-        (0, "static", 1), (0, "static", 2),
-        (1, "adaptive", None), (1, "static", 1), (1, "static", 2),
-        (2, "static", 1), (2, "static", 2), (2, "adaptive", None),
-        (3, "static", 2), (3, "adaptive", None), (3, "static", 1),
-        (4, "ordered", 1), (5, "ordered", 2),
+        (0, "static", 2), (0, "static", 1), (1, "adaptive", None),
+        (1, "static", 1), (2, "adaptive", None), (1, "static", 2),
+        (3, "adaptive", None), (2, "static", 2), (2, "static", 1),
+        (3, "static", 2), (3, "static", 1),
+        (4, "planned", 1), (5, "planned", 1), (4, "static", 1), (5, "static", 1),
+        (6, "ordered", 1), (7, "ordered", 2),
     ]  # fmt: skip
+    for count in (3, 6):
+        places = Counter[tuple[Any, ...]]()
+        for number, one in enumerate(Setting(4, 4, count).turns()):
+            if one.block > 0:
+                places[one.way, one.size, number % 3] += 1
+        assert len(places) == 9
+        assert set(places.values()) == {count // 3}
+
+
+@pytest.mark.parametrize("blocks", range(1, 8))
+def test_a_round_that_is_decided_is_the_first_with_its_lengths(blocks: int) -> None:
+    known = set[int]()
+    decided = 0
+    for one in Setting(4, 4, blocks, planned=2, ordered=1).turns():
+        if one.way in (Way.ADAPTIVE, Way.PLANNED):
+            assert one.block not in known, "a policy knows the lengths of all rounds that the job has closed"
+            decided += 1
+        known.add(one.block)
+    assert decided == blocks + 2
+
+
+def test_a_round_that_is_decided_has_a_static_one_of_its_lengths() -> None:
+    turns = Setting(4, 4, 3, planned=2).turns()
+    static = {(one.block, one.size) for one in turns if one.way is Way.STATIC}
+    assert static >= {(one.block, size) for one in turns if one.way is Way.ADAPTIVE for size in SIZES}
+    assert static >= {(one.block, one.size) for one in turns if one.way is Way.PLANNED}
 
 
 def test_rounds_of_a_block_have_the_same_lengths_prompt_by_prompt() -> None:
@@ -156,11 +185,82 @@ def test_neighbouring_switches_show_which_state_was_cheaper() -> None:
 
 
 def test_blocks_that_count_have_a_round_of_the_policy() -> None:
-    played = [Played(turn, turn.size or 2) for turn in Setting(4, 4, 3, ordered=1).turns()]
+    played = [Played(turn, turn.size or 2) for turn in Setting(4, 4, 3, planned=2, ordered=1).turns()]
     blocks = blocks_of(played)
     assert len(blocks) == 3
     assert all(block.adaptive.turn.way is Way.ADAPTIVE for block in blocks)
     assert all(set(block.static) == set(SIZES) for block in blocks)
+
+
+def measured(turn: Turn, seconds: float, gain: float | None = None, size: int = 1) -> Played:
+    """A round of so many seconds, in which a switch with this predicted gain was made."""
+    decision = SwitchDecision(SwitchOutcome.SWITCHED, 2, gain=gain)
+    made = [] if gain is None else [LayoutSwitch("rollout-0", size, 2, decision, reached=2)]
+    return Played(turn, size, switches=made, report=report(1, size, seconds))
+
+
+def test_a_gain_is_measured_against_the_same_start_and_lengths() -> None:
+    played = [
+        measured(Turn(1, Way.ADAPTIVE), 8.0, 1.5),
+        measured(Turn(1, Way.STATIC, 1), 10.0),
+        measured(Turn(1, Way.STATIC, 2), 11.0, size=2),
+        measured(Turn(2, Way.PLANNED, 1), 12.0, -1.0),
+        measured(Turn(2, Way.STATIC, 1), 11.5),
+        measured(Turn(3, Way.ADAPTIVE), 9.0),
+        measured(Turn(3, Way.STATIC, 1), 9.5),
+        measured(Turn(4, Way.ORDERED, 1), 9.0, 3.0),
+    ]
+    assert gains_of(played) == [Gain(Way.ADAPTIVE, 1.5, 2.0), Gain(Way.PLANNED, -1.0, -0.5)]
+    played[0].switches[0].reached = 1
+    assert [one.way for one in gains_of(played)] == [Way.PLANNED], "a switch that did not reach its size"
+
+
+def test_gains_that_cancel_out_do_not_hide_their_errors() -> None:
+    played = [
+        measured(Turn(1, Way.PLANNED, 1), 8.0, 3.0),
+        measured(Turn(1, Way.STATIC, 1), 10.0),
+        measured(Turn(2, Way.PLANNED, 1), 12.0, -2.0),
+        measured(Turn(2, Way.STATIC, 1), 10.0),
+    ]
+    found = {one["name"]: one["value"] for one in prediction_figures({8: played})}
+    assert found["gain: planned rounds that switched"] == 2
+    assert found["gain: adaptive rounds that switched"] == 0
+    assert (found["gain: planned rounds, predicted"], found["gain: planned rounds, measured"]) == (0.5, 0.0)
+    assert found["gain: bias"] == pytest.approx(1.0 / 4.0)
+    assert "gain: predicted over measured" not in found, "nothing was gained on the whole"
+
+
+def test_seconds_beyond_generation_end_with_the_round() -> None:
+    before, one = measured(Turn(0, Way.STATIC, 1), 9.0), measured(Turn(1, Way.ADAPTIVE), 10.0)
+    more = {"seconds": 11.5, "training_seconds": 1.0, "broadcast_seconds": 0.5, "layout_seconds": 2.0}
+    assert one.report is not None
+    one.report = one.report.model_copy(update=more)
+    before.ended, one.ended = 100.0, 114.0
+    assert other_seconds(before, one) == {"training": 1.0, "broadcast": 0.5, "between rounds": 0.5}
+
+
+def latency(one: float, each: float) -> SizedEngine:
+    """An engine whose step takes so long with one response, and so much more with each further one."""
+    return SizedEngine(LatencyModel(((1, one), (257, one + 256 * each)), 0.0, 0.0, 0.0, 0.0), 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("wide", "verdict"),
+    [(latency(0.04, 0.006), "can pay"), (latency(0.079, 0.006), "cannot pay"), (None, "not known")],
+)
+def test_the_result_tells_whether_a_switch_can_pay(wide: SizedEngine | None, verdict: str) -> None:
+    engines = {1: latency(0.08, 0.0015)} | ({2: wide} if wide is not None else {})
+    played = [
+        measured(Turn(1, Way.ADAPTIVE), 8.0),
+        *(measured(Turn(1, Way.STATIC, size), 9.0, size=size) for size in SIZES),
+    ]
+    played[0].engines = engines
+    unused: Any = None
+    lengths = generated_lengths(0, 400)
+    experiment = SwitchExperiment({64: played}, played[1], unused, unused, {64: lengths}, {64: (8, 8)}, 400, 0.0)
+    row = rows(experiment)[0]
+    assert (row["responses"], row["switches"], row["least_gain"]) == (64, verdict, 1.03)
+    assert (row["limit"] is None) == (wide is None)
 
 
 def test_ordered_switches_carry_responses_in_both_ways(tmp_path: Path) -> None:
@@ -210,9 +310,7 @@ def test_the_benchmark_runs_on_real_engines() -> None:
     found = {one["name"]: one["value"] for one in result["figures"]}
     assert result["settings"]["engine"] == "Reference"
     rounds = [row for row in result["rows"] if "way" in row]
-    assert [(row["way"], row["start"]) for row in rounds if row["way"] == "static"] == [
-        ("static", 1), ("static", 2), ("static", 1), ("static", 2),
-    ]  # fmt: skip
+    assert [row["start"] for row in rounds if row["way"] == "static"] == [2, 1, 1, 2, 1]
     block = [row for row in rounds if row["block"] == 1]
     assert len({row["tokens"] for row in block}) == 1, "the rounds of a block have the same lengths"
     ordered = [one for row in rounds if row["way"] == "ordered" for one in row["switches"]]
@@ -221,3 +319,9 @@ def test_the_benchmark_runs_on_real_engines() -> None:
     for name in ("switch: stop", "switch: start", "switch: load", "switch: over a restart", "restart: new processes"):
         assert found[name] > 0
     assert found["32 responses: over the best static size"] > 0
+    assert found["32 responses: beyond generation: over static sizes"] > 0
+    assert next(row["switches"] for row in result["rows"] if "least_gain" in row).endswith("pay")
+    (planned,) = (row for row in rounds if row["way"] == "planned")
+    assert [one["sizes"] for one in planned["switches"]] == [[1, 2, 2]]
+    assert found["gain: planned rounds that switched"] == 1
+    assert found["gain: bias"] >= 0
