@@ -23,7 +23,7 @@ from rljob_runtime.workloads import Workload
 LEAST, GAIN_GOAL, GAIN_COUNT = 0.99, 1.03, 256
 """Speed over the best static size: everywhere, and with at least so many responses."""
 RESTART_GOAL, FIXED_GOAL = 20.0, 0.5
-PAPER_RESTART = "PAT §4.3: 10.7"
+PAPER_RESTART = "PAT §5.4: 10.7"
 RIGHT_GOAL = 0.95
 OTHERS = ("training", "broadcast", "between rounds")
 """What a round takes that is not its generation."""
@@ -136,7 +136,7 @@ def _others(count: int, played: Sequence[Played]) -> Iterator[dict[str, Any]]:
         yield figure(f"{name}: {part}", ours[part], anchor="limit: static sizes", limit=static[part], unit="s",
                      better="lower")  # fmt: skip
     share = sum(ours.values()) / max(sum(static.values()), 1e-9)
-    yield figure(f"{name}: over static sizes", share, OTHERS_GOAL, "PAT §6.2", 1.0, better="lower")
+    yield figure(f"{name}: over static sizes", share, OTHERS_GOAL, "PAT §5.3", 1.0, better="lower")
 
 
 def other_seconds(before: Played, one: Played) -> dict[str, float]:
@@ -268,12 +268,12 @@ def _states(experiment: SwitchExperiment) -> Iterator[dict[str, Any]]:
 def _memory(experiment: SwitchExperiment) -> Iterator[dict[str, Any]]:
     kept = [one for one in experiment.rounds if one.turn.way is Way.STATIC and one.turn.block > 0]
     steady = (median(one.held for one in kept) - experiment.warm_up.held) / 1e9
-    yield figure("memory: both sizes kept, over one", steady, STEADY_GOAL, "PAT §6", unit="GB", better="lower")
+    yield figure("memory: both sizes kept, over one", steady, STEADY_GOAL, "PAT §5.4", unit="GB", better="lower")
     calm = [sample for one in kept for sample in _samples(experiment, one)]
     busy = [sample for one in experiment.rounds if one.switches for sample in _samples(experiment, one)]
     if calm and busy:
         peak = (max(busy) - median(calm)) / 1e9
-        yield figure("memory: peak of a switch", peak, PEAK_GOAL, "PAT §6", unit="GB", better="lower")
+        yield figure("memory: peak of a switch", peak, PEAK_GOAL, "PAT §5.4", unit="GB", better="lower")
 
 
 def _samples(experiment: SwitchExperiment, played: Played) -> list[int]:

@@ -69,7 +69,7 @@ def _step_errors(rounds: Sequence[Played]) -> Iterator[dict[str, Any]]:
                 errors.append(abs(sum(one.predicted for one in its) / sum(one.seconds for one in its) - 1))
         if errors:
             yield figure(
-                f"predictor: error of size {size}", fmean(errors), ERROR_GOAL, "PAT §5: 0.040 and 0.031",
+                f"predictor: error of size {size}", fmean(errors), ERROR_GOAL, "PAT §5.5: 0.040 and 0.031",
                 unit="share", better="lower",
             )  # fmt: skip
 

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from rljob_runtime.cli.bench_result import figure
+from rljob_runtime.perf_model.hardware import A40, Accelerator
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked
@@ -33,8 +34,15 @@ RIGHT_GOAL = 0.95
 
 CONTEXT_BYTES = 0.5e9
 """What a process keeps on an accelerator while its engine sleeps: its context. Assumed."""
+GRAPH_BYTES = 0.4e9
+"""CUDA graphs of a size for batches of a tail, which PAT captures too (§4.4). Assumed, after 0.36 GiB that vLLM 0.27
+estimates for 16 batch sizes of a model on two accelerators. Engines that give their graphs back keep less."""
+GROUPS_SHARE = 0.02
+"""Share of an A40's memory that idle communication groups of all sizes keep: PAT §4.3, measured there."""
+GROUP_BYTES = GROUPS_SHARE * A40.memory_bytes / 3
+"""Of one size above 1: PAT has three such sizes. Buffers of a group depend on its links, not on the memory."""
 STEADY_GOAL, PEAK_GOAL = 5.2, 2.5
-"""PAT §6.2: GB of an accelerator, always and in a switch."""
+"""PAT §5.4: GB of an accelerator, always and in a switch."""
 
 
 @dataclass(frozen=True)
@@ -124,18 +132,37 @@ def state_figures(jobs: Sequence[tuple[str, Jobs]], seed: int) -> list[dict[str,
     return found
 
 
-def memory_figures(model: ModelShape, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def kept_bytes(sizes: Sequence[int]) -> dict[str, float]:
+    """Return what the engines of these sizes keep on an accelerator while they sleep, by kind.
+
+    >>> kept = kept_bytes([1, 2])
+    >>> kept["contexts"] == 2 * CONTEXT_BYTES, kept["groups"] == GROUP_BYTES
+    (True, True)
+    """
+    return {
+        "contexts": len(sizes) * CONTEXT_BYTES,
+        "graphs": len(sizes) * GRAPH_BYTES,
+        "groups": sum(size > 1 for size in sizes) * GROUP_BYTES,
+    }
+
+
+def memory_figures(model: ModelShape, accelerator: Accelerator, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield what each accelerator keeps for the sizes besides the one that runs, by account.
 
     A sleeping engine has given its weights and its KV cache back, and a switch puts the old engines to sleep before the
-    new ones wake: nothing is held twice. New weights arrive tensor by tensor, so that a switch needs room for the
-    largest one, at most as the relay has it: not divided."""
+    new ones wake: nothing is held twice. It keeps its context, its graphs and its communication group. Most is kept
+    while the smallest size runs. New weights arrive tensor by tensor, so that a switch needs room for the largest one,
+    at most as the relay has it: not divided."""
     others = sorted(sizes)[1:]
-    steady = len(others) * CONTEXT_BYTES / 1e9
+    kept = kept_bytes(others)
+    steady = sum(kept.values())
     naive = sum(model.parameters * model.dtype_bytes / size for size in others) / 1e9
-    name = f"{model.name}, {len(sizes)} sizes: memory of an accelerator"
+    name = f"{accelerator.name} {model.name}, {len(sizes)} sizes: memory of an accelerator"
     peak = largest_tensor(model) * model.dtype_bytes / 1e9
-    yield figure(f"{name}, kept, assumed", steady, STEADY_GOAL, "PAT", unit="GB", better="lower")
+    yield figure(f"{name}, kept, assumed", steady / 1e9, STEADY_GOAL, "PAT", unit="GB", better="lower")
+    for kind, held in kept.items():
+        yield figure(f"{name}, kept: {kind}", held / 1e9, unit="GB", better="lower")
+    yield figure(f"{name}, kept over all", steady / accelerator.memory_bytes, unit="share", better="lower")
     yield figure(f"{name}, in a switch, assumed", peak, PEAK_GOAL, "PAT", unit="GB", better="lower")
     yield figure(f"{name}, if engines kept their weights", naive, unit="GB", better="lower")
 

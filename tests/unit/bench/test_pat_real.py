@@ -27,7 +27,11 @@ from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
-from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, SwitchableMachine, SwitchLook
+from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
+from rljob_runtime.scheduling.round_planner.survival import Survival
+from tests.support.adaptive_tp import ENGINES, LENGTHS, LIMIT, costs
 from tests.support.kv_job import Run
 
 RULES = SwitchRules(frozenset(SIZES))
@@ -274,6 +278,27 @@ def test_ordered_switches_carry_responses_in_both_ways(tmp_path: Path) -> None:
     assert {one.decision.state for one in played.switches if one.decision is not None} >= set(ordered[:2])
     assert all(("export" in one.seconds) <= one.moves_kv for one in played.switches)
     assert {name for glance in played.glances for name in glance.running} >= {"rollout-0/replica-0"}
+
+
+def look_at(switches: int) -> SwitchLook:
+    """A look at a machine of four engines of one accelerator, each with one response of a long tail."""
+    engines = {f"rollout-0/replica-{number}": {key(number): 900} for number in range(4)}
+    found = SwitchableMachine("rollout-0", 1, (2, 4), engines, switches=switches)
+    running = {name: (Unfinished(100, 900),) for name in engines}
+    lengths = ExpectedLengths(Survival(LENGTHS, [900] * 4), LIMIT)
+    round_ = RoundSnapshot((), (), lengths, [OpenGroup(4)], 1, 0, None, running)
+    return SwitchLook([found], round_, dict.fromkeys(engines, 1), ENGINES, costs())
+
+
+def test_a_round_of_a_planned_switch_makes_one() -> None:
+    turns = Turns([Turn(1, Way.PLANNED, 1)], SwitchRules(frozenset(ENGINES), min_gain=0.9))
+    turns.begin_round()
+    assert turns.is_due(60, 64, 0.0)
+    assert not turns.is_due(60, 64, 9.0), "it looks when the policy does"
+    decision = turns.decide(look_at(0))["rollout-0"]
+    assert (decision.outcome, decision.target) == (SwitchOutcome.SWITCHED, 4)
+    assert decision.gain is not None
+    assert turns.decide(look_at(1)) == {}
 
 
 def sampled(memory: MemoryWatch, since: float) -> float:

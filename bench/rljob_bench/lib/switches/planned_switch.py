@@ -60,5 +60,6 @@ def _gain(
     pairs = costs.table(engines, snapshot.accelerators, rules.state)
     switches = (PlannedSwitch(target, snapshot.count),)
     draws = draws_of(snapshot, MOST_DRAWS)
-    without = fmean(play(snapshot, draw, engines, pairs) for draw in draws)
-    return without - fmean(play(snapshot, draw, engines, pairs, switches) for draw in draws), without
+    without = [play(snapshot, draw, engines, pairs) for draw in draws]
+    made = [play(snapshot, draw, engines, pairs, switches) for draw in draws]
+    return fmean(before - after for before, after in zip(without, made, strict=True)), fmean(without)

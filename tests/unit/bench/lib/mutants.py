@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 AGENTS = "tests/unit/bench/test_agents.py"
 BENCHMARKS = "tests/unit/bench/simulated/test_benchmarks.py"
 PAT_REAL = "tests/unit/bench/test_pat_real.py"
+PLANNED = "tests/unit/bench/lib/test_planned_switch.py"
 REPACK_REAL = "tests/unit/bench/test_repack_real.py"
 ROLLPACKER_REAL = "tests/unit/bench/test_rollpacker_real.py"
 SAMPLE_COST = "tests/unit/bench/lib/test_sample_cost.py"
@@ -122,5 +123,26 @@ MUTANTS = (
         before="numbers.setdefault(key.prompt, len(numbers))",
         after="key.prompt.index",
         tests=(f"{PAT_REAL}::test_rounds_of_a_block_have_the_same_lengths_prompt_by_prompt",),
+    ),
+    Mutant(
+        name="a planned switch waits until it is worth it",
+        target="rljob_bench.lib.switches.planned_switch:_is_due",
+        before="return late and plan.wait >= plan.never * (1 - SAME)",
+        after="return False",
+        tests=(f"{PLANNED}::test_a_switch_that_no_plan_wants_is_made_late",),
+    ),
+    Mutant(
+        name="a planned switch is made before its moment",
+        target="rljob_bench.lib.switches.planned_switch:_is_due",
+        before="now <= plan.wait",
+        after="True",
+        tests=(f"{PLANNED}::test_it_waits_for_its_moment",),
+    ),
+    Mutant(
+        name="a round of a planned switch makes all that follow",
+        target="rljob_bench.lib.turns:Turns._plan",
+        before="if machine.switches:",
+        after="if False:",
+        tests=(f"{PAT_REAL}::test_a_round_of_a_planned_switch_makes_one",),
     ),
 )

@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+PAT = "tests/unit/bench/simulated/test_pat.py"
 PAT_ACCOUNTS = "tests/unit/bench/simulated/test_pat_accounts.py"
 
 MUTANTS = (
@@ -21,11 +22,39 @@ MUTANTS = (
     ),
     Mutant(
         name="a size that runs in the benchmark is never observed",
-        target="rljob_bench.simulated.pat:Play._observing",
+        target="rljob_bench.simulated.switches.stage_play:Play._with_known",
         before="self.engines[size] if size in ran else one",
         after="one",
         tests=(
             "tests/unit/bench/simulated/test_pat.py::test_a_size_that_is_believed_to_be_fast_is_left_when_it_has_run",
         ),
+    ),
+    Mutant(
+        name="the informed policy knows an earlier round's lengths only",
+        target="rljob_bench.simulated.switches.stage_play:Play.informed",
+        before="self.machine.chooser(own, self.stage.cap)",
+        after="self._policy",
+        tests=(f"{PAT}::test_the_informed_policy_knows_the_lengths_of_the_stage",),
+    ),
+    Mutant(
+        name="what the start loses counts as lost by the policy",
+        target="rljob_bench.simulated.switches.comparison:Compared.losses",
+        before="(self.ours.seconds, self.best_start.seconds, self.informed.seconds, self.limit)",
+        after="(self.ours.seconds, self.ours.seconds, self.informed.seconds, self.limit)",
+        tests=(f"{PAT}::test_what_is_lost_of_the_limit_has_three_parts",),
+    ),
+    Mutant(
+        name="a planner of the benchmark never observes the size that it chose",
+        target="rljob_bench.simulated.switches.stage_play:Play.start",
+        before="self._with_known(ran)",
+        after="self.machine",
+        tests=(f"{PAT}::test_a_start_that_is_believed_to_be_fast_is_left_when_it_has_run",),
+    ),
+    Mutant(
+        name="sleeping engines keep no communication groups",
+        target="rljob_bench.simulated.pat_accounts:kept_bytes",
+        before="sum(size > 1 for size in sizes) * GROUP_BYTES",
+        after="0.0",
+        tests=(f"{PAT_ACCOUNTS}::test_kept_engines_cost_contexts_graphs_and_groups_but_no_weights",),
     ),
 )

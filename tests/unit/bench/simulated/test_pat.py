@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
-from rljob_bench.simulated.pat import Play, Wrong, pat
+from rljob_bench.simulated.pat import pat
 from rljob_bench.simulated.pat_printed import PRINTED
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed
 from rljob_bench.simulated.pat_stages import ABOVE_8K, ABOVE_16K, H100_8B, H100_14B, QUICK, Stage, deep_scaler, recorded
+from rljob_bench.simulated.pat_starts import arrived
+from rljob_bench.simulated.switches.comparison import compare
+from rljob_bench.simulated.switches.sensitivity import Wrong
+from rljob_bench.simulated.switches.stage_play import Play
 from rljob_runtime.scheduling.adaptive_tp.stage import generate
 
 SMALL = Stage("small", H100_8B, 8192, 48)
@@ -40,7 +45,7 @@ def test_figures_are_those_of_the_rows(result):
 
 
 def test_the_printed_seconds_of_a_step_agree():
-    """PAT §6.2 prints 172.5 s and 125.6 s of whole steps for the first setting."""
+    """PAT §5.3 prints 172.5 s and 125.6 s of whole steps for the first setting."""
     first, second = PRINTED
     assert first.before + first.other_stages == pytest.approx(172.5, rel=0.01)
     assert first.after + first.other_stages == pytest.approx(125.6, rel=0.01)
@@ -68,6 +73,18 @@ def test_a_size_that_is_believed_to_be_fast_is_left_when_it_has_run():
     assert made[1][0] == 1, "its speed is known now"
 
 
+def test_a_start_that_is_believed_to_be_fast_is_left_when_it_has_run():
+    truth = H100_8B.by_size()
+    play = Play(SMALL, 0)
+    slow = max(play.engines, key=lambda size: play.static(play.asked, size))
+    assert slow not in (play.profiled, play.start())
+    knots = tuple((batch, seconds / 20) for batch, seconds in truth[slow].latency.knots)
+    fast = replace(truth[slow], latency=replace(truth[slow].latency, knots=knots, context_token_seconds=0.0))
+    wrong = Play(SMALL, 0, believed=truth | {slow: fast})
+    assert arrived(wrong.profiled, wrong.forecasts.switched, 8) == slow
+    assert wrong.start() == play.start()
+
+
 def test_wrong_assumptions_have_a_figure_of_their_worst_row(result):
     figures = {one["name"]: one for one in result["figures"]}
     for wrong in Wrong:
@@ -75,6 +92,9 @@ def test_wrong_assumptions_have_a_figure_of_their_worst_row(result):
         told = figures[f"worst speed over the best static size, started there, with {wrong.value}"]
         assert (told["value"], told["goal"]) == (min(speeds), 0.99)
     assert sum("wrong" in row for row in result["rows"]) == 5
+    started = [row["speed_from_start"] for row in result["rows"] if "speed_from_start" in row]
+    told = figures[f"worst speed over the best static size, from the planner's start, with {Wrong.MODELS}"]
+    assert (len(started), told["value"], told["goal"]) == (1, min(started), 0.99)
 
 
 def test_what_is_told_is_that_of_the_stages():
@@ -87,9 +107,39 @@ def test_what_is_told_is_that_of_the_stages():
     assert told.gain != told.played, "two rounds"
 
 
+def test_what_is_lost_of_the_limit_has_three_parts(result):
+    figures, row = {one["name"]: one["value"] for one in result["figures"]}, result["rows"][0]
+    best, parts = min(row["static_seconds"].values()), row["lost_shares"]
+    assert parts["the start"] * best == pytest.approx(row["seconds"] - row["seconds_from_the_best_start"], abs=0.1)
+    known = row["seconds_from_the_best_start"] - row["seconds_with_known_lengths"]
+    assert parts["knowledge of lengths"] * best == pytest.approx(known, abs=0.1)
+    assert sum(parts.values()) * best == pytest.approx(row["seconds"] - row["limit_seconds"], abs=0.1)
+    assert parts["the start"] >= 0
+    assert parts["the policy"] >= 0
+    possible = 1 - row["limit_seconds"] / best
+    lost = sum(figures[f"gain that is lost by {part}"] for part in parts)
+    assert (lost + figures["gain of the best sequence"]) * possible == pytest.approx(possible, abs=1e-3)
+
+
+def test_the_best_start_is_that_of_the_fastest_play():
+    play = Play(SMALL, 0)
+    seconds = {size: play.switched(size).seconds for size in play.engines}
+    compared = compare(play)
+    assert compared.best_start.seconds == min(seconds.values()) <= compared.ours.seconds
+    assert compared.informed == play.informed(min(seconds, key=lambda size: (seconds[size], size)))
+
+
+def test_the_informed_policy_knows_the_lengths_of_the_stage():
+    play = Play(SMALL, 0)
+    known = []
+    play.machine = SimpleNamespace(chooser=lambda past, cap: known.append((sorted(past), cap)))
+    play.informed(2)
+    assert known == [(sorted(one.tokens for one in play.asked[0]), SMALL.cap)]
+
+
 def test_no_way_is_faster_than_the_limit(result):
     row = result["rows"][0]
-    ways = ("seconds", "seconds_from_best", "profile_seconds", "planner_seconds")
+    ways = ("seconds", "seconds_from_best", "profile_seconds", "planner_seconds", "seconds_with_known_lengths")
     assert all(row["limit_seconds"] <= row[way] for way in (*ways, "one_rule_seconds"))
 
 

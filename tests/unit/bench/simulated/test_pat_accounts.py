@@ -8,9 +8,21 @@ from statistics import fmean
 
 import pytest
 
-from rljob_bench.simulated import pat_accounts
-from rljob_bench.simulated.pat_accounts import CONTEXT_BYTES, SWITCHES, Choice, choices, memory_figures, state_figures
+from rljob_bench.simulated import pat, pat_accounts
+from rljob_bench.simulated.pat_accounts import (
+    CONTEXT_BYTES,
+    GRAPH_BYTES,
+    GROUP_BYTES,
+    GROUPS_SHARE,
+    SWITCHES,
+    Choice,
+    choices,
+    kept_bytes,
+    memory_figures,
+    state_figures,
+)
 from rljob_bench.simulated.pat_stages import ACCELERATORS, H100_8B, Stage
+from rljob_runtime.perf_model.hardware import A40
 from rljob_runtime.perf_model.model_shape import LLAMA3_1_8B
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 
@@ -67,9 +79,24 @@ def test_figures_are_those_of_the_choices() -> None:
     assert told["made: seconds of state over the cheaper one"]["value"] == 2.0
 
 
-def test_kept_engines_cost_their_contexts_and_no_weights() -> None:
-    kept, peak, naive = memory_figures(LLAMA3_1_8B, [1, 2, 4])
-    assert (kept["value"], kept["goal"]) == (pytest.approx(2 * CONTEXT_BYTES / 1e9), 5.2)
+def test_kept_engines_cost_contexts_graphs_and_groups_but_no_weights() -> None:
+    found = {one["name"].partition(": ")[2]: one for one in memory_figures(LLAMA3_1_8B, A40, [1, 2, 4])}
+    kept, peak = (found[f"memory of an accelerator, {part}, assumed"] for part in ("kept", "in a switch"))
+    assert kept["value"] == pytest.approx(2 * (CONTEXT_BYTES + GRAPH_BYTES + GROUP_BYTES) / 1e9)
+    assert kept["goal"] == 5.2
+    assert found["memory of an accelerator, kept over all"]["value"] == pytest.approx(kept["value"] / 48)
     assert (peak["value"], peak["goal"]) == (pytest.approx(128_256 * 4096 * 2 / 1e9), 2.5)
     weights = LLAMA3_1_8B.parameters * 2 / 1e9
+    naive = found["memory of an accelerator, if engines kept their weights"]
     assert naive["value"] == pytest.approx(weights / 2 + weights / 4)
+
+
+def test_groups_of_all_sizes_keep_what_the_paper_measured() -> None:
+    assert kept_bytes([1, 2, 4, 8])["groups"] == pytest.approx(GROUPS_SHARE * 48e9)
+
+
+def test_the_account_has_every_kind_of_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pat, "state_figures", lambda jobs, seed: [])
+    names = [one["name"] for one in pat.accounts(0, quick=False)]
+    for engines in ("H100 Llama-3.1-8B", "H100 Qwen3-14B", "A40 Llama-3.1-8B"):
+        assert f"{engines}, 4 sizes: memory of an accelerator, kept, assumed" in names
