@@ -301,6 +301,20 @@ def test_a_round_of_a_planned_switch_makes_one() -> None:
     assert turns.decide(look_at(1)) == {}
 
 
+def test_a_job_makes_a_planned_switch_and_predicts_its_gain(tmp_path: Path) -> None:
+    run = Run(tmp_path, rounds=2)
+    careful = SwitchRules(frozenset(SIZES), min_gain=0.9)
+    turns = run.stage.switch_policy = Turns([Turn(0, Way.ORDERED, 1), Turn(1, Way.PLANNED, 1)], careful, apart=0.1)
+    run.stage.watchers.append(lambda event: setattr(turns, "coordinator", run.stage.coordinator))
+    run.play()
+    planned = turns.played[1].switches
+    assert planned
+    machines = Counter(one.machine for one in planned)
+    assert set(machines.values()) == {1}
+    assert all(one.decision is not None and one.decision.gain is not None for one in planned)
+    assert turns.played[1].ordered == [], "its states are those that are cheaper"
+
+
 def sampled(memory: MemoryWatch, since: float) -> float:
     """Return when there is a sample that began after `since`: the second one that ends after it."""
     until = since + 30.0

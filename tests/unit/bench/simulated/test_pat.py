@@ -110,10 +110,10 @@ def test_what_is_told_is_that_of_the_stages():
 def test_what_is_lost_of_the_limit_has_three_parts(result):
     figures, row = {one["name"]: one["value"] for one in result["figures"]}, result["rows"][0]
     best, parts = min(row["static_seconds"].values()), row["lost_shares"]
-    assert parts["the start"] * best == pytest.approx(row["seconds"] - row["seconds_from_the_best_start"], abs=0.1)
+    assert parts["the start"] * best == pytest.approx(row["seconds"] - row["seconds_from_the_best_start"], abs=0.03)
     known = row["seconds_from_the_best_start"] - row["seconds_with_known_lengths"]
-    assert parts["knowledge of lengths"] * best == pytest.approx(known, abs=0.1)
-    assert sum(parts.values()) * best == pytest.approx(row["seconds"] - row["limit_seconds"], abs=0.1)
+    assert parts["knowledge of lengths"] * best == pytest.approx(known, abs=0.03)
+    assert sum(parts.values()) * best == pytest.approx(row["seconds"] - row["limit_seconds"], abs=0.03)
     assert parts["the start"] >= 0
     assert parts["the policy"] >= 0
     possible = 1 - row["limit_seconds"] / best
