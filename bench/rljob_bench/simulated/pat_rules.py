@@ -64,8 +64,10 @@ FACTORS = (0.85, 1.15, 0.95, 1.05)
 
 Switches = tuple[tuple[int, int], ...]
 """Switches of a sequence: (responses that are left, size)."""
+SwitchSequence = tuple[int, Switches]
+"""A start, and the switches from there."""
 _Played = tuple[int, StageResult, Switches]
-"""A start, its stage, and the sequence that was played."""
+"""A start, its stage, and the switches that were played."""
 
 
 class Hindsight:
@@ -86,8 +88,20 @@ class Hindsight:
         shares = {round(total * 0.97 * (2 / total) ** (place / (POINTS - 1))) for place in range(POINTS)}
         self._points = sorted({*shares, total - 1, 1} - {0, total}, reverse=True)
 
-    def best(self, tried: Iterable[tuple[int, Switches]] = ()) -> StageResult:
-        """Return the shortest stage that was found. `tried`: starts and sequences to refine as well."""
+    def best(self, tried: Iterable[SwitchSequence] = ()) -> StageResult:
+        """Return the shortest stage that was found. `tried`: sequences to refine as well."""
+        return self._best(tried)[1]
+
+    def best_sequence(self) -> SwitchSequence:
+        """Return the sequence of the shortest stage that was found."""
+        size, _, switches = self._best(())
+        return size, switches
+
+    def play(self, sequence: SwitchSequence) -> StageResult:
+        """Return the stage with this sequence."""
+        return self._play(*sequence)[1]
+
+    def _best(self, tried: Iterable[SwitchSequence]) -> _Played:
         found = [self._play(size, sequence) for size, sequence in tried]
         for size in self._engines:
             beam = [self._play(size, ())]
@@ -96,7 +110,7 @@ class Hindsight:
                 longer = [self._play(size, after) for *_, before in beam for after in self._extended(size, before)]
                 beam = heapq.nsmallest(BEAM, longer, key=_seconds)
                 found += beam
-        return min((self._refined(one) for one in heapq.nsmallest(REFINED, found, key=_seconds)), key=_seconds)[1]
+        return min((self._refined(one) for one in heapq.nsmallest(REFINED, found, key=_seconds)), key=_seconds)
 
     def _refined(self, played: _Played) -> _Played:
         """Move each switch of a sequence a little earlier or later while that is faster."""

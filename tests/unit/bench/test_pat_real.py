@@ -10,17 +10,19 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rljob_api.status import LayoutForecast, RoundReport
 from rljob_bench.lib import memory_watch
+from rljob_bench.lib.engine_switch import Restart
 from rljob_bench.lib.memory_watch import MemoryWatch
 from rljob_bench.lib.replayed_job import generated_lengths
 from rljob_bench.lib.turns import BlockLengths, Glance, Ordered, Played, SizedTarget, Turn, Turns, Way
 from rljob_bench.pat_real import QUICK, SIZES, Plan, Setting, job_of, pat_real
-from rljob_bench.switch_figures import SwitchExperiment, blocks_of, other_seconds, rows, state_pairs
+from rljob_bench.switch_figures import SwitchExperiment, blocks_of, figures, other_seconds, rows, state_pairs
 from rljob_bench.switch_predictions import Gain, gains_of, prediction_figures, stretches_of
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
@@ -265,6 +267,34 @@ def test_the_result_tells_whether_a_switch_can_pay(wide: SizedEngine | None, ver
     row = rows(experiment)[0]
     assert (row["responses"], row["switches"], row["least_gain"]) == (64, verdict, 1.03)
     assert (row["limit"] is None) == (wide is None)
+
+
+def test_figures_compare_what_is_not_generation() -> None:
+    turns = Setting(8, 8, 3, planned=1).turns()
+    played = [measured(turn, 8.0 + number, size=turn.size or 1) for number, turn in enumerate(turns)]
+    end = 0.0
+    for one in played:
+        assert one.report is not None
+        others = 1.5 if one.turn.way is Way.ADAPTIVE else 1.0
+        more = {"seconds": one.seconds + others, "training_seconds": others - 0.5, "broadcast_seconds": 0.5}
+        one.report, one.ended = one.report.model_copy(update=more), end + one.seconds + others + 0.25
+        one.engines = {1: latency(0.08, 0.0015), 2: latency(0.04, 0.006)}
+        end = one.ended
+    memory: Any = SimpleNamespace(between=lambda began, ended: [])
+    lengths, shapes = {64: generated_lengths(0, 400)}, {64: (8, 8)}
+    experiment = SwitchExperiment({64: played}, played[0], Restart(10.0, 5.0), memory, lengths, shapes, 400, 0.0)
+    found = {one["name"]: one for one in figures(experiment)}
+    told = found["64 responses: beyond generation: over static sizes"]
+    assert (told["value"], told["goal"]) == (pytest.approx(1.75 / 1.25), 1.015)
+    training = found["64 responses: beyond generation: training"]
+    assert (training["value"], training["limit"]) == (pytest.approx(1.0), pytest.approx(0.5))
+    assert found["64 responses: beyond generation: between rounds"]["value"] == pytest.approx(0.25)
+    ours = sum(one.seconds for one in played if one.turn.way is Way.ADAPTIVE)
+    static = [one for one in played if 0 < one.turn.block < 4 and one.turn.way is Way.STATIC]
+    best = min(sum(one.seconds for one in static if one.size == size) for size in SIZES)
+    speed = found["64 responses: over the best static size"]
+    assert speed["value"] == pytest.approx(best / ours)
+    assert speed["limit"] > 1
 
 
 def test_ordered_switches_carry_responses_in_both_ways(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed, sequence_of
+from rljob_bench.simulated.pat_rules import Hindsight, SwitchSequence, one_rule, printed, sequence_of
 from rljob_bench.simulated.pat_stages import ACCELERATORS, Stage
 from rljob_bench.simulated.switches.stage_play import Play
 from rljob_runtime.cli.bench_result import figure
@@ -38,8 +38,9 @@ class Compared:
     """Seconds of a stage, by how it is run; and the policy's switches from its own start and from the best size.
 
     `best_start`: the policy's stage from the start that is best for it. `informed`: the same with the stage's own
-    lengths known. `predicted`: the policy's own stage on the lengths of the earlier round. `predicted_never`: the same
-    without a switch."""
+    lengths known. `repeated`: with the switch that is best for the earlier round. `predicted`: the policy's own stage
+    on the lengths of the earlier round. `predicted_never`: the same without a switch.
+    """
 
     stage: Stage
     static: Mapping[int, float]
@@ -49,6 +50,7 @@ class Compared:
     ours_from_best: StageResult
     best_start: StageResult
     informed: StageResult
+    repeated: float
     printed: StageResult
     one_rule: StageResult
     limit: float
@@ -80,6 +82,13 @@ class Compared:
         return min(self.static.values())
 
 
+def best_switch(play: Play) -> SwitchSequence:
+    """Return the start and the switch, or none, that are best for the earlier round in hindsight.
+
+    A policy that does not know this stage's lengths could choose them."""
+    return Hindsight(play.own_earlier, play.engines, ACCELERATORS, play.pairs, most=1).best_sequence()
+
+
 def compare(play: Play) -> Compared:
     """Play everything."""
     static = {size: play.static(play.asked, size) for size in play.engines}
@@ -92,6 +101,8 @@ def compare(play: Play) -> Compared:
     searches = [Hindsight(one, play.engines, ACCELERATORS, play.pairs) for one in play.asked]
     found = max(search.best(sorted(tried)).seconds for search in searches)
     played = [*ours.values(), informed]
+    earlier_best = best_switch(play)
+    repeated = max(search.play(earlier_best).seconds for search in searches)
     return Compared(
         stage=play.stage,
         static=static,
@@ -101,9 +112,10 @@ def compare(play: Play) -> Compared:
         ours_from_best=ours[best],
         best_start=ours[best_start],
         informed=informed,
+        repeated=repeated,
         printed=play.chosen(best, printed(play.engines, play.pairs, cap)),
         one_rule=play.chosen(best, one_rule(play.engines, play.pairs, cap)),
-        limit=min(found, *(one.seconds for one in played), *static.values()),
+        limit=min(found, repeated, *(one.seconds for one in played), *static.values()),
         start=start,
         predicted=play.predicted(start),
         predicted_never=play.predicted_never(start),
@@ -125,6 +137,8 @@ def summary(compared: Sequence[Compared]) -> Iterator[dict[str, Any]]:
     reached = sum(1 - one.ours.seconds / one.best for one in compared)
     possible = sum(1 - one.limit / one.best for one in compared)
     yield figure("gain of the best sequence", reached / max(possible, 1e-9), GOAL, "hindsight", 1.0, unit="share")
+    repeated = sum(1 - one.repeated / one.best for one in compared) / max(possible, 1e-9)
+    yield figure("gain of the switch that is best for the earlier round", repeated, limit=1.0, unit="share")
     for lost in Lost:
         share = sum(one.losses[lost] for one in compared) / max(possible, 1e-9)
         yield figure(f"gain that is lost by {lost.value}", share, unit="share", better="lower")
@@ -159,6 +173,7 @@ def row(one: Compared) -> dict[str, Any]:
         "switches_from_best": [(made.start, made.target, made.responses) for made in one.ours_from_best.switches],
         "seconds_from_the_best_start": round(one.best_start.seconds, 2),
         "seconds_with_known_lengths": round(one.informed.seconds, 2),
+        "seconds_with_the_earlier_rounds_best_switch": round(one.repeated, 2),
         "lost_shares": {lost.value: round(share, 4) for lost, share in one.losses.items()},
         "limit_seconds": round(one.limit, 2),
         "printed_seconds": round(one.printed.seconds, 2),

@@ -84,7 +84,7 @@ class Play:
         return replace(self.machine, engines=engines)
 
     @property
-    def _own(self) -> list[Asked]:
+    def own_earlier(self) -> list[Asked]:
         """The first machine's part of the earlier round."""
         return self.earlier[:: self.stage.machines]
 
@@ -118,11 +118,11 @@ class Play:
 
     def predicted(self, start: int) -> StageResult:
         """Return the stage that the policy predicts from this size: that of the earlier round."""
-        return self._generate(self._own, start, self._policy)
+        return self._generate(self.own_earlier, start, self._policy)
 
     def predicted_never(self, start: int) -> float:
         """Return the same in seconds, without a switch."""
-        return self._generate(self._own, start).seconds
+        return self._generate(self.own_earlier, start).seconds
 
     def told(self, start: int) -> Told:
         """Return how well the stage from this size is predicted."""

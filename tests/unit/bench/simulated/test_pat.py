@@ -14,7 +14,7 @@ from rljob_bench.simulated.pat_printed import PRINTED
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed
 from rljob_bench.simulated.pat_stages import ABOVE_8K, ABOVE_16K, H100_8B, H100_14B, QUICK, Stage, deep_scaler, recorded
 from rljob_bench.simulated.pat_starts import arrived
-from rljob_bench.simulated.switches.comparison import compare
+from rljob_bench.simulated.switches.comparison import best_switch, compare
 from rljob_bench.simulated.switches.sensitivity import Wrong
 from rljob_bench.simulated.switches.stage_play import Play
 from rljob_runtime.scheduling.adaptive_tp.stage import generate
@@ -101,7 +101,7 @@ def test_what_is_told_is_that_of_the_stages():
     play = Play(SMALL, 0)
     told = play.told(2)
     predicted, played = play.predicted(2).seconds, play.switched(2).seconds
-    assert told.gain == pytest.approx(1 - predicted / play._generate(play._own, 2).seconds)
+    assert told.gain == pytest.approx(1 - predicted / play._generate(play.own_earlier, 2).seconds)
     assert told.played == pytest.approx(1 - played / play.static(play.asked, 2))
     assert told.error == pytest.approx(abs(predicted / played - 1))
     assert told.gain != told.played, "two rounds"
@@ -127,6 +127,19 @@ def test_the_best_start_is_that_of_the_fastest_play():
     compared = compare(play)
     assert compared.best_start.seconds == min(seconds.values()) <= compared.ours.seconds
     assert compared.informed == play.informed(min(seconds, key=lambda size: (seconds[size], size)))
+
+
+def test_the_switch_of_the_earlier_round_is_played_on_this_one(result):
+    play = Play(SMALL, 0)
+    earlier, asked = (Hindsight(one, play.engines, 8, play.pairs, most=1) for one in (play.own_earlier, play.asked[0]))
+    sequence = best_switch(play)
+    assert len(sequence[1]) <= 1
+    assert earlier.play(sequence).seconds == earlier.best().seconds, "it is the best one there"
+    assert compare(play).repeated == asked.play(sequence).seconds >= asked.best().seconds
+    row, figures = result["rows"][0], {one["name"]: one for one in result["figures"]}
+    best = min(row["static_seconds"].values())
+    gain = figures["gain of the switch that is best for the earlier round"]["value"] * (best - row["limit_seconds"])
+    assert gain == pytest.approx(best - row["seconds_with_the_earlier_rounds_best_switch"], abs=0.05)
 
 
 def test_the_informed_policy_knows_the_lengths_of_the_stage():
