@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant(
         name="changes of the layout between turns count against the policy",
         target="rljob_bench.switch_figures:other_seconds",
-        before="- (report.layout_seconds or 0.0)",
-        after="",
+        before="report.layout_seconds or 0.0",
+        after="0.0",
         tests=(f"{PAT_REAL}::test_seconds_beyond_generation_end_with_the_round",),
     ),
 )

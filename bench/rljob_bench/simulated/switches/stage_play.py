@@ -65,9 +65,8 @@ class Play:
 
     def informed(self, size: int) -> StageResult:
         """Return the same with a policy that knows the lengths of this stage, but not which response has which."""
-        return self.chosen(
-            size, self.machine.chooser([one.tokens for its in self.asked for one in its], self.stage.cap)
-        )
+        own = [one.tokens for asked in self.asked for one in asked]
+        return self.chosen(size, self.machine.chooser(own, self.stage.cap))
 
     def chosen(self, size: int, choose: Chooser) -> StageResult:
         """Return the stage from this size as `choose` switches it: its last machine, with the most switches of any."""

@@ -141,8 +141,8 @@ MUTANTS = (
     Mutant(
         name="a round of a planned switch makes all that follow",
         target="rljob_bench.lib.turns:Turns._plan",
-        before="if machine.switches:",
-        after="if False:",
+        before="machine.switches",
+        after="0",
         tests=(f"{PAT_REAL}::test_a_round_of_a_planned_switch_makes_one",),
     ),
 )

@@ -57,4 +57,11 @@ MUTANTS = (
         after="0.0",
         tests=(f"{PAT_ACCOUNTS}::test_kept_engines_cost_contexts_graphs_and_groups_but_no_weights",),
     ),
+    Mutant(
+        name="the switch of an earlier round is searched with this stage's lengths",
+        target="rljob_bench.simulated.switches.comparison:best_switch",
+        before="play.own_earlier",
+        after="play.asked[0]",
+        tests=(f"{PAT}::test_the_switch_of_the_earlier_round_is_played_on_this_one",),
+    ),
 )
