@@ -134,6 +134,9 @@ def test_the_switch_of_the_earlier_round_is_played_on_this_one(result):
     earlier, asked = (Hindsight(one, play.engines, 8, play.pairs, most=1) for one in (play.own_earlier, play.asked[0]))
     sequence = best_switch(play)
     assert len(sequence[1]) <= 1
+    unknown = Play(SMALL, 0)
+    unknown.asked = []
+    assert best_switch(unknown) == sequence
     assert earlier.play(sequence).seconds == earlier.best().seconds, "it is the best one there"
     assert compare(play).repeated == asked.play(sequence).seconds >= asked.best().seconds
     row, figures = result["rows"][0], {one["name"]: one for one in result["figures"]}
