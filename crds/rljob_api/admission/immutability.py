@@ -40,6 +40,7 @@ WHILE_SUSPENDED = (
     "data.chatTemplate",
     "data.chatTemplateFile",
     "data.chatTemplateArguments",
+    "data.chatTemplateRenderer",
     "data.onInvalidRecord",
     "data.maxPromptTokens",
     "data.maxResponseTokens",

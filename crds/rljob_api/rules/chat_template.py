@@ -23,9 +23,13 @@ def check_chat_template(spec: RLJobSpec) -> Iterator[FieldError]:
     for field, value in (
         ("chatTemplateFile", data.chat_template_file),
         ("chatTemplateArguments", data.chat_template_arguments),
+        ("chatTemplateRenderer", data.chat_template_renderer),
     ):
         if value is not None and not data.chat_template:
             yield FieldError(f"spec.data.{field}", value, "needs spec.data.chatTemplate: true; or leave it out")
+    if data.chat_template_renderer is not None and not spec.environments:
+        advice = "needs spec.environments, whose episodes it writes; or leave it out"
+        yield FieldError("spec.data.chatTemplateRenderer", data.chat_template_renderer.value, advice)
     for name, value in (data.chat_template_arguments or {}).items():
         if name in SET_BY_THE_JOB:
             advice = "must be left out: the job sets it. Variables of the template are right, e.g. enable_thinking"

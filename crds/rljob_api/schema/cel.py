@@ -125,6 +125,10 @@ RULES: dict[str, list[Rule]] = {
             "episode needs environments; or leave it out",
         ),
         Rule(
+            "!has(self.data.chatTemplateRenderer) || size(self.environments) > 0",
+            "data.chatTemplateRenderer needs environments, whose episodes it writes; or leave it out",
+        ),
+        Rule(
             "!has(self.episode) || !has(self.episode.maxTokens)"
             " || self.episode.maxTokens <= self.data.maxPromptTokens + self.data.maxResponseTokens",
             "episode.maxTokens must be at most data.maxPromptTokens + data.maxResponseTokens: engines hold no more",
@@ -206,6 +210,7 @@ RULES: dict[str, list[Rule]] = {
         Rule("!has(self.systemPrompt) || self.chatTemplate", "systemPrompt needs chatTemplate: true"),
         Rule("!has(self.chatTemplateFile) || self.chatTemplate", "chatTemplateFile needs chatTemplate: true"),
         Rule("!has(self.chatTemplateArguments) || self.chatTemplate", "chatTemplateArguments needs chatTemplate: true"),
+        Rule("!has(self.chatTemplateRenderer) || self.chatTemplate", "chatTemplateRenderer needs chatTemplate: true"),
         Rule(
             f"self.maxPromptTokens + self.maxResponseTokens <= {MAX_TOKENS_PER_SEQUENCE}",
             f"maxPromptTokens and maxResponseTokens must be at most {MAX_TOKENS_PER_SEQUENCE} together",

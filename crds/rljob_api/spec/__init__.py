@@ -51,6 +51,9 @@ from rljob_api.spec.policies import (
     RunPolicy,
     Scheduling,
 )
+from rljob_api.spec.renderers import (
+    ChatTemplateRenderer,
+)
 from rljob_api.spec.resources import (
     Checkpoint,
     Coordinator,
@@ -101,6 +104,7 @@ __all__ = [
     "AdvantageBaseline",
     "Algorithm",
     "AlgorithmKind",
+    "ChatTemplateRenderer",
     "Checkpoint",
     "CleanPodPolicy",
     "Clipping",

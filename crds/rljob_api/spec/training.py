@@ -19,6 +19,7 @@ from rljob_api.fields import (
     TemplateFileSource,
     map_by,
 )
+from rljob_api.spec.renderers import ChatTemplateRenderer
 
 Task = Annotated[str, Field(max_length=128, min_length=1)]
 StopString = Annotated[str, Field(max_length=256, min_length=1)]
@@ -218,6 +219,9 @@ class DataSpec(Model):
     """A Jinja template in place of the model's: an absolute path in the coordinator's pod, or pvc://CLAIM/PATH."""
     chat_template_arguments: FreeForm | None = None
     """Variables of the chat template, e.g. {enable_thinking: false}. One that the template does not use is an error."""
+    chat_template_renderer: ChatTemplateRenderer | None = None
+    """For environments: the name of the chat template in the package `renderers`, e.g. qwen3. Absent: the one of the
+    model's name after hf://. A template without a renderer must only append to earlier turns."""
     on_invalid_record: OnInvalidRecord = Field(default=OnInvalidRecord.FAIL)
     """Handling of a record that is no JSON, lacks a field or is too long: Fail the job and name the line, or Skip and
     count it."""

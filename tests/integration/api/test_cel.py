@@ -378,6 +378,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "data.chatTemplate": (True, False),
     "data.chatTemplateFile": ("/a.jinja", "/b.jinja"),
     "data.chatTemplateArguments": (REMOVE, {"enable_thinking": False}),
+    "data.chatTemplateRenderer": (REMOVE, "qwen3"),
     "data.onInvalidRecord": ("Fail", "Skip"),
     "data.maxPromptTokens": (64, 65),
     "data.maxResponseTokens": (64, 65),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rljob_api.errors import ABSENT
 from rljob_api.spec.rewards import CodeReward, JudgeReward
 from tests.support.api.invalid_specs.case import Case, inside, one
+from tests.support.api.invalid_specs.environments import CALC
 from tests.support.api.invalid_specs.prompts import EVALUATION_CASES, SOURCE_CASES
 
 JUDGE = {"url": "http://judge:8000/v1", "model": "j"}
@@ -169,6 +170,21 @@ CROSS_FIELD = [
         "spec.data.chatTemplateArguments",
         "needs spec.data.chatTemplate: true",
     ),
+    Case(
+        {
+            "spec.environments": [CALC],
+            "spec.data.chatTemplateRenderer": "qwen3",
+            "spec.data.chatTemplate": False,
+        },
+        "spec.data.chatTemplateRenderer",
+        "needs spec.data.chatTemplate: true",
+    ),
+    Case(
+        {"spec.data.chatTemplateRenderer": "qwen3", "spec.data.chatTemplate": True},
+        "spec.data.chatTemplateRenderer",
+        "needs spec.environments, whose episodes it writes",
+    ),
+    one("spec.data.chatTemplateRenderer", "qwen4", "qwen3"),
     inside(
         "spec.data.chatTemplateArguments",
         {"tokenize": True},
