@@ -23,7 +23,7 @@ from rljob_runtime.data.errors import DataError
 from rljob_runtime.entrypoints import health
 from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key, write_complete
 from rljob_runtime.gateway.environment_routes import AgentSide, EnvironmentRoutes, RunnerAccess
-from rljob_runtime.gateway.errors import TemplateNotAppendOnly
+from rljob_runtime.gateway.errors import TemplateNotUsable
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
 from rljob_runtime.gateway.link.client import LinkClient
 from rljob_runtime.gateway.link.connection import LinkSettings
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 FAILED, REFUSED = 1, 2
 """Exit status: another start may succeed; another start gives the same."""
-REFUSALS = (BadConfig, DataError, ModelError, TemplateNotAppendOnly)
+REFUSALS = (BadConfig, DataError, ModelError, TemplateNotUsable)
 """Why another start gives the same."""
 
 
@@ -89,7 +89,7 @@ def check(file: Path) -> int:
 def open_model(config: GatewayConfig) -> tuple[TurnText, int]:
     """Return the model's text and the size of its vocabulary. Blocks for seconds.
 
-    Raises `DataError`, `ModelError` and `TemplateNotAppendOnly`.
+    Raises `DataError`, `ModelError` and `TemplateNotUsable`.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -104,7 +104,8 @@ def open_model(config: GatewayConfig) -> tuple[TurnText, int]:
     template = ChatTemplate(tokenizer, data)
     known = None if data.chat_template_file is not None else config.known_model
     try:
-        return open_text(tokenizer, template.text, stops, known, data.chat_template_arguments), vocabulary
+        arguments, renderer = data.chat_template_arguments, data.chat_template_renderer
+        return open_text(tokenizer, template.text, stops, known, arguments, renderer), vocabulary
     except ValueError as error:  # a renderer says with it which arguments it does not take
         raise DataError(f"spec.data.chatTemplateArguments: {error}") from error
 
@@ -176,8 +177,7 @@ def _tied_to(parent: int | None) -> bool:
 
 
 def _refused(error: Exception) -> int:
-    kind = "TemplateNotAppendOnly: " if isinstance(error, TemplateNotAppendOnly) else ""
-    return _say(f"{kind}{error}", REFUSED)
+    return _say(error.told if isinstance(error, TemplateNotUsable) else error, REFUSED)
 
 
 def _say(error: object, status: int) -> int:

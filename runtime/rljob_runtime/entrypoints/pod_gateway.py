@@ -19,7 +19,7 @@ from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.data.errors import DataError
 from rljob_runtime.data.job_prompts import tokenizer_folder
 from rljob_runtime.gateway.config import GatewayConfig, write_complete
-from rljob_runtime.gateway.errors import TemplateNotAppendOnly
+from rljob_runtime.gateway.errors import TemplateNotUsable
 from rljob_runtime.gateway.link.connection import LinkSettings
 from rljob_runtime.gateway.link.server import LinkServer, serve_link
 from rljob_runtime.models.errors import ModelError
@@ -76,5 +76,5 @@ class PodGateway:
             open_model(self._config)
         except (DataError, ModelError) as error:
             raise PromptsNotUsable(f"spec.environments: {error}") from error
-        except TemplateNotAppendOnly as error:
-            raise PromptsNotUsable(f"TemplateNotAppendOnly: spec.data.chatTemplate: {error}") from error
+        except TemplateNotUsable as error:
+            raise PromptsNotUsable(error.told) from error

@@ -36,9 +36,9 @@ class GatewayConfig(Model):
     model_folder: Path
     """Folder with the model's tokenizer and config."""
     known_model: str | None = None
-    """The model's own name, e.g. Qwen/Qwen3-8B, if the job uses its template: a renderer may know it."""
+    """The model's name on the hub, e.g. Qwen/Qwen3-8B, if it comes from there: a renderer may know its template."""
     data: DataSpec
-    """`spec.data`: the chat template with its arguments, and the stop strings."""
+    """`spec.data`: the chat template with its arguments and its renderer, and the stop strings."""
     context_tokens: Positive
     """Tokens of the longest sequence."""
     max_tokens: Positive
@@ -70,13 +70,23 @@ class GatewayConfig(Model):
             runners_key_file=runners_key_file,
             model=job.name,
             model_folder=model_folder,
-            known_model=source.removeprefix("hf://") if source.startswith("hf://") else None,
+            known_model=hub_name(source),
             data=data,
             context_tokens=data.max_prompt_tokens + data.max_response_tokens,
             max_tokens=data.max_response_tokens,
             overtime_seconds=max((one.overtime_seconds for one in job.spec.environments), default=0.0),
             bounds=bounds_of(job.spec),
         )
+
+
+def hub_name(source: str) -> str | None:
+    """Return the name of a model of the hub, without a revision; None for any other source.
+
+    >>> hub_name("hf://Qwen/Qwen3-8B@main")
+    'Qwen/Qwen3-8B'
+    """
+    scheme, _, name = source.partition("hf://")
+    return None if scheme or not name else name.partition("@")[0]
 
 
 def read_config(path: Path) -> GatewayConfig:

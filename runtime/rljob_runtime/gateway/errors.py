@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 
 class GatewayError(Exception):
@@ -29,9 +30,24 @@ def bad(message: str, param: str | None = None, code: str = "invalid_value") -> 
     return GatewayError(400, code, message, param)
 
 
-class TemplateNotAppendOnly(Exception):
-    """A model's chat template changes what it wrote earlier, so turns cannot be appended. The message says where."""
+class TemplateNotUsable(Exception):
+    """A chat template with which no turns can be written. The message says why; `field` is the spec's."""
+
+    field: ClassVar[str]
+
+    @property
+    def told(self) -> str:
+        """The kind of error, which the guides name, with the field and the message."""
+        return f"{type(self).__name__}: {self.field}: {self}"
 
 
-class ToolsNotSupported(Exception):
-    """A model's chat template takes no tool results. The message says what it answers."""
+class TemplateNotAppendOnly(TemplateNotUsable):
+    """A template changes what it wrote earlier, so turns cannot be appended. The message says where."""
+
+    field = "spec.data.chatTemplate"
+
+
+class RendererNotUsable(TemplateNotUsable):
+    """A renderer does not open with the model's tokenizer, or writes another text than the chat template."""
+
+    field = "spec.data.chatTemplateRenderer"

@@ -21,7 +21,7 @@ from rljob_runtime.models.folder import CONFIG, TOKENIZER_FILES
 
 CHECK_SECONDS = 60.0
 """Longest time of a check. The process imports the tokenizer's library, which takes a few seconds."""
-APPENDS = "it appends to earlier turns, as episodes need it"
+FITS = "it fits episodes: what it wrote for earlier turns stays"
 
 
 class TemplateRefused(Exception):
@@ -50,4 +50,4 @@ def check_template(job: RLJob, model: Path | None, seconds: float = CHECK_SECOND
     said = done.stderr.strip().rpartition("\n")[2].removeprefix("gateway: ")
     if done.returncode == REFUSED:
         raise TemplateRefused(said)
-    return f"not checked: {said or f'the check ended with status {done.returncode}'}" if done.returncode else APPENDS
+    return f"not checked: {said or f'the check ended with status {done.returncode}'}" if done.returncode else FITS

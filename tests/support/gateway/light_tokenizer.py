@@ -6,6 +6,7 @@ It is made in milliseconds. A text has many forms in its tokens, so tokens that 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -104,6 +105,31 @@ def light_tokenizer() -> LightTokenizer:
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in TEXT_TOKENS])
     return LightTokenizer(backend)
+
+
+class AnyNameTokenizer(LightTokenizer):
+    """A tokenizer with every added token that is asked for: each renderer wants those of its own model."""
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        if self.backend.token_to_id(token) is None:
+            self.backend.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        return super().convert_tokens_to_ids(token)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        if _DEEPSEEKS.fullmatch(text):
+            self.convert_tokens_to_ids(text)
+        return super().encode(text, add_special_tokens)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self.backend.get_vocab())
+
+
+_DEEPSEEKS = re.compile(r"<?｜[^<>]*｜>?")
+"""Tokens that renderers find by encoding their names."""
+
+
+def any_name_tokenizer() -> AnyNameTokenizer:
+    return AnyNameTokenizer(Tokenizer.from_str(light_tokenizer().backend.to_str()))
 
 
 @cache

@@ -23,6 +23,7 @@ import pytest
 
 from rljob_api.gateway_bounds import MIB, GatewayBounds
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
+from rljob_api.spec.renderers import ChatTemplateRenderer
 from rljob_runtime.entrypoints.gateway import allow_descriptors, check, fitting_bounds
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
@@ -37,6 +38,7 @@ SECRET = b"secret"
 EPISODE = attempt_of()
 START_SECONDS = 240.0
 """The process imports transformers."""
+CHANGES = "TemplateNotAppendOnly: spec.data.chatTemplate: the chat template changes earlier turns"
 
 
 @dataclass
@@ -171,17 +173,27 @@ async def _refusal(file: Path) -> str:
 async def test_a_template_that_changes_earlier_turns_ends_the_process(tmp_path: Path) -> None:
     model = toy_files(tmp_path, STRIPS_THINKING)
     said = await _refusal(config_of(tmp_path, model))
-    assert said.startswith("gateway: TemplateNotAppendOnly: the chat template changes earlier turns")
+    assert said.startswith(f"gateway: {CHANGES}")
 
 
-@pytest.mark.parametrize(("template", "status"), [(None, 0), (STRIPS_THINKING, 2)])
+@pytest.mark.parametrize(
+    ("template", "renderer", "told"),
+    [
+        (None, None, ""),
+        (STRIPS_THINKING, None, CHANGES),
+        (None, "qwen3", "RendererNotUsable: spec.data.chatTemplateRenderer: the renderer qwen3 does not open"),
+    ],
+)
 def test_a_check_opens_the_model_and_serves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str | None, status: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str | None, renderer: str | None, told: str
 ) -> None:
-    file = config_of(tmp_path, toy_files(tmp_path, template))
-    assert check(file) == status
+    data = DATA.model_copy(update={"chat_template_renderer": renderer and ChatTemplateRenderer(renderer)})
+    file = config_of(tmp_path, toy_files(tmp_path, template), data=data)
+    assert check(file) == (2 if told else 0)
     assert not (tmp_path / "port").exists()
-    assert ("TemplateNotAppendOnly: the chat template changes" in capsys.readouterr().err) == (status == 2)
+    said = capsys.readouterr().err
+    assert told in said
+    assert bool(told) == ("gateway: " in said)
 
 
 def test_a_wrong_config_names_its_field(tmp_path: Path, model: Path) -> None:

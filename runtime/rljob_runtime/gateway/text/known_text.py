@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rljob_runtime.gateway.errors import bad
+from rljob_runtime.gateway.errors import RendererNotUsable, bad
 from rljob_runtime.gateway.text.plain_text import PlainText
 from rljob_runtime.gateway.text.tool_calls import ToolCall
 from rljob_runtime.gateway.text.turn_text import ReplyText, TurnTokens
@@ -32,22 +32,34 @@ def known_renderer(model: str) -> str | None:
 
 
 class KnownText:
-    """The turns of one model. `arguments`: those of its chat template."""
+    """The turns of one model. `arguments`: those of its chat template. `model`: its name on the hub, if it has one."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, renderer: str, arguments: Mapping[str, Any] | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        renderer: str,
+        arguments: Mapping[str, Any] | None = None,
+        model: str | None = None,
     ) -> None:
-        """Open a renderer by its name. Raises `ValueError` for arguments that it does not take."""
+        """Open a renderer by its name.
+
+        Raises `ValueError` for arguments that it does not take, and `RendererNotUsable` for a tokenizer without its
+        tokens.
+        """
         from renderers import create_renderer
         from renderers.base import ToolCallParseStatus, merge_chat_template_kwargs
         from renderers.configs import config_from_name
 
         config: Any = config_from_name(renderer)
         config = type(config)(thinking_retention=KEPT_REASONING)
+        config = merge_chat_template_kwargs(config, arguments)
+        self.name = renderer
         self._plain = PlainText(tokenizer)
-        self._renderer: Any = create_renderer(
-            _Encoder(tokenizer, self._plain), merge_chat_template_kwargs(config, arguments)
-        )
+        try:
+            self._renderer: Any = create_renderer(_Encoder(tokenizer, self._plain, model), config)
+        except Exception as error:  # a renderer may raise any error, for a missing token an assertion
+            text = f"the renderer {renderer} does not open with the model's tokenizer: {str(error)[:300]}"
+            raise RendererNotUsable(text) from error
         self._right = ToolCallParseStatus.OK
 
     def first(self, messages: Sequence[Json], tools: Sequence[Json]) -> list[int]:
@@ -100,11 +112,16 @@ class KnownText:
 
 
 class _Encoder:
-    """A tokenizer that encodes marked text piece by piece (`plain_text`)."""
+    """A tokenizer that encodes marked text piece by piece (`plain_text`).
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, plain: PlainText) -> None:
+    Sizes of one family differ in their templates, and renderers tell them apart by the name on the hub. The tokenizer
+    was read from a folder, whose name says nothing.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, plain: PlainText, model: str | None) -> None:
         self._tokenizer = tokenizer
         self._plain = plain
+        self.name_or_path = tokenizer.name_or_path if model is None else model
 
     def encode(self, text: str, *args: Any, **settings: Any) -> list[int]:
         """Return the tokens of a rendered text, without those that a tokenizer would set around it."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.text.append_only import Render
 from rljob_runtime.gateway.text.known_text import KnownText, known_renderer
+from rljob_runtime.gateway.text.renderer_check import check_renderer, fitting_renderers
 from rljob_runtime.gateway.text.suffix_text import SuffixText
 from rljob_runtime.gateway.text.turn_text import TurnText
 
@@ -20,13 +22,25 @@ def open_text(
     stop_token_ids: Sequence[int],
     model: str | None,
     arguments: Mapping[str, Any] | None = None,
+    renderer: str | None = None,
 ) -> TurnText:
     """Return the text of a model.
 
-    `model`: its name, if the job uses the model's own template; None for a template of the job. `arguments`: those of
-    the template. A template that no renderer knows has to append: raises `TemplateNotAppendOnly`.
+    `model`: its name on the hub, if the job uses the model's own template; None for a template of the job.
+    `arguments`: those of the template. `renderer`: the one that the job names; else the model's name decides.
+
+    Raises `RendererNotUsable` for a renderer that writes another text than the template, and `TemplateNotAppendOnly`
+    for a template without a renderer that changes earlier turns.
     """
-    renderer = None if model is None else known_renderer(model)
-    if renderer is None:
+    chosen = renderer or (None if model is None else known_renderer(model))
+    if chosen is not None:
+        text = KnownText(tokenizer, chosen, arguments, model)
+        check_renderer(text, tokenizer, render)
+        return text
+    try:
         return SuffixText(tokenizer, render, stop_token_ids)
-    return KnownText(tokenizer, renderer, arguments)
+    except TemplateNotAppendOnly as error:
+        if not (fitting := fitting_renderers(tokenizer, render, arguments)):
+            raise
+        advice = f"or spec.data.chatTemplateRenderer: {' or '.join(fitting)}, which writes this text"
+        raise TemplateNotAppendOnly(f"{error}, {advice}") from error

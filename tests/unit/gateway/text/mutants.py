@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 KNOWN = "tests/unit/gateway/text/test_known_templates.py"
+RENDERERS = "tests/unit/gateway/text/test_renderers.py"
 TEXT = "tests/unit/gateway/text/test_suffix_text.py"
 TOOL_CALLS = "tests/unit/gateway/text/test_tool_calls.py"
 
@@ -91,5 +92,47 @@ MUTANTS = (
         tests=(
             "tests/unit/gateway/text/test_known_templates.py::test_arguments_that_no_message_can_carry_are_no_call",
         ),
+    ),
+    Mutant(
+        name="a revision makes a model of the hub an unknown one",
+        target="rljob_runtime.gateway.config:hub_name",
+        before="name.partition('@')[0]",
+        after="name",
+        tests=(f"{RENDERERS}::test_a_model_of_the_hub_is_known_at_any_revision",),
+    ),
+    Mutant(
+        name="the renderer of the job is not used",
+        target="rljob_runtime.gateway.text.open_text:open_text",
+        before="renderer or (None if model is None else known_renderer(model))",
+        after="None if model is None else known_renderer(model)",
+        tests=(f"{RENDERERS}::test_the_job_names_the_renderer_of_a_model_that_is_not_known",),
+    ),
+    Mutant(
+        name="a renderer may write another text than the template",
+        target="rljob_runtime.gateway.text.open_text:open_text",
+        before="check_renderer(text, tokenizer, render)",
+        after="pass",
+        tests=(f"{RENDERERS}::test_a_renderer_that_does_not_fit_opens_no_text",),
+    ),
+    Mutant(
+        name="tools may be written in another way",
+        target="rljob_runtime.gateway.text.renderer_check:check_renderer",
+        before="((), (PROBE_TOOL,))",
+        after="((),)",
+        tests=(f"{RENDERERS}::test_a_renderer_that_writes_another_text_is_refused",),
+    ),
+    Mutant(
+        name="a prompt may have an empty reasoning of its own",
+        target="rljob_runtime.gateway.text.renderer_check:check_renderer",
+        before="messages in HISTORIES",
+        after="True",
+        tests=(f"{RENDERERS}::test_a_renderer_that_writes_another_text_is_refused",),
+    ),
+    Mutant(
+        name="a renderer does not know the model's name",
+        target="rljob_runtime.gateway.text.known_text:_Encoder.__init__",
+        before="tokenizer.name_or_path if model is None else model",
+        after="tokenizer.name_or_path",
+        tests=(f"{RENDERERS}::test_sizes_of_a_family_are_told_apart_by_the_models_name",),
     ),
 )
