@@ -132,7 +132,8 @@ async def _serve(
         )
         if config.metrics_port is not None:
             parts = GatewayParts(
-                *(gateway.stats, gateway.histories.stats, memory.stats, routes.stats, routes.memory.stats),
+                *(gateway.stats, gateway.histories.stats, gateway.repeats.stats, memory.stats),
+                *(routes.stats, routes.memory.stats),
                 *(link.stats, texts, connections, own),
             )
             registry = GatewayMetrics(parts).registry()

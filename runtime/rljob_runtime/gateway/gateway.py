@@ -39,6 +39,7 @@ from rljob_runtime.gateway.wire.chat_request import ChatRequest, parse_chat_requ
 from rljob_runtime.gateway.wire.fields import canonical, digest, parse_body
 from rljob_runtime.gateway.wire.generate_request import GenerateTokens, parse_generate_request
 from rljob_runtime.gateway.wire.messages import assistant_message, chain
+from rljob_runtime.gateway.wire.repeats import Repeats
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.protocols.turns import (
     COORDINATOR_AWAY,
@@ -132,6 +133,7 @@ class Gateway:
         self._sleep = sleep
         self.histories = Histories(settings.history_bytes, self._read_paths)
         self.context_limit = ContextLimit()
+        self.repeats = Repeats()
         self._work: set[asyncio.Task[Answer]] = set()
         self._conversations: set[EpisodeAttempt] = set()
         """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""

@@ -41,14 +41,21 @@ async def send(request: web.Request, response: web.Response, seconds: float) -> 
     """Send an answer within the handler, so that its bytes can be counted. A client that does not read loses it.
 
     Nothing is lost with it: a retry receives a stored turn, and an attempt whose runner is silent ends."""
+    await was_sent(request, response, seconds)
+    return response
+
+
+async def was_sent(request: web.Request, response: web.Response, seconds: float) -> bool:
+    """Send an answer as `send` does; return whether its bytes were taken by the connection."""
     try:
         async with asyncio.timeout(seconds):
             await response.prepare(request)
             await response.write_eof()
+        return True
     except TimeoutError:
         log.warning("a client did not read its answer within %g s; its connection is ended", seconds)
         if request.transport is not None:
             request.transport.abort()
     except ConnectionError as error:
         log.info("a client left before its answer: %s", error)
-    return response
+    return False

@@ -17,6 +17,7 @@ from rljob_runtime.gateway.link.client import LinkClientStats
 from rljob_runtime.gateway.memory import MemoryStats
 from rljob_runtime.gateway.own_share import OwnShare
 from rljob_runtime.gateway.text.forked_text import TextStats
+from rljob_runtime.gateway.wire.repeats import RepeatStats
 
 PREFIX = "rljob_gateway_"
 OWN = "own_seconds"
@@ -24,6 +25,7 @@ HELP: Mapping[str, str] = {
     "turns": "Turns that were answered.",
     "forks": "Turns that opened a branch beside an existing one.",
     "retries_served": "Requests that received a turn that was stored before.",
+    "repeats": "Requests that equal one whose client was served, and do not say that they are retries.",
     "rewritten": "Conversations whose last answer the client changed.",
     "rerendered": "Conversations that the template could not go on with.",
     "reencoded_tokens": "Sampled tokens that a continued prompt had in another form.",
@@ -62,6 +64,7 @@ class GatewayParts:
 
     gateway: GatewayStats = field(default_factory=GatewayStats)
     histories: HistoryStats = field(default_factory=HistoryStats)
+    repeats: RepeatStats = field(default_factory=RepeatStats)
     memory: MemoryStats = field(default_factory=MemoryStats)
     runners: RunnerStats = field(default_factory=RunnerStats)
     runner_memory: MemoryStats = field(default_factory=MemoryStats)
@@ -72,7 +75,8 @@ class GatewayParts:
 
     def totals(self) -> dict[str, int]:
         """Return the present totals by their names without `PREFIX`."""
-        parts = (self.gateway, self.histories, self.memory, self.runners, self.link, self.texts, self.connections)
+        own = (self.gateway, self.histories, self.repeats, self.memory, self.runners)
+        parts = (*own, self.link, self.texts, self.connections)
         totals = {name: total for part in parts for name, total in asdict(part).items()}
         return totals | {f"runner_{name}": total for name, total in asdict(self.runner_memory).items()}
 

@@ -10,6 +10,7 @@ runners are in `environment_routes`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -28,9 +29,10 @@ from rljob_runtime.gateway.capability import Capability, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
-from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_body, send
+from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_body, send, was_sent
 from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.own_share import OwnShare, waiting
+from rljob_runtime.gateway.wire.repeats import request_digest
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
 log = logging.getLogger(__name__)
@@ -149,11 +151,17 @@ def gateway_app(
             with waiting():
                 body = await read_body(request, settings.read_seconds)
             room.holds(len(body))
-            found = await answer(capability, body, retry)
-            room.holds(len(body) + len(found.body))
-            room.answers()
-            with waiting():
-                return await send(request, _response(found), settings.write_seconds)
+            same = None
+            if retry is None:
+                same = capability.episode, await asyncio.to_thread(request_digest, request.path, body)
+            with gateway.repeats.asked(same, retry, sender.has_left) as asked:
+                found = await answer(capability, body, asked.retry)
+                room.holds(len(body) + len(found.body))
+                room.answers()
+                response, is_there = _response(found), not sender.has_left()
+                with waiting():
+                    asked.is_answered = await was_sent(request, response, settings.write_seconds) and is_there
+                return response
 
     async def chat(request: web.Request) -> web.Response:
         with own.measured():

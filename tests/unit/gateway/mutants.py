@@ -8,6 +8,7 @@ ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
 KEPT_PROCESS = "tests/unit/gateway/test_kept_process.py"
 MEMORY = "tests/unit/gateway/test_memory.py"
 OPENAI = "tests/unit/gateway/test_openai_client.py"
+REPEATS = "tests/unit/gateway/wire/test_repeats.py"
 
 MUTANTS = (
     Mutant(
@@ -281,5 +282,33 @@ MUTANTS = (
         before="f'runner_{name}'",
         after="name",
         tests=("tests/unit/gateway/test_metrics.py",),
+    ),
+    Mutant(
+        name="an equal request is always a retry",
+        target="rljob_runtime.gateway.wire.repeats:Repeats._is_retry",
+        before="return False",
+        after="return True",
+        tests=(f"{REPEATS}::test_a_client_that_has_its_answer_gets_another_one",),
+    ),
+    Mutant(
+        name="a lost answer is sampled again",
+        target="rljob_runtime.gateway.wire.repeats:Repeats._is_retry",
+        before="before.is_lost",
+        after="False",
+        tests=(f"{REPEATS}::test_a_client_that_lost_its_answer_receives_the_recorded_one",),
+    ),
+    Mutant(
+        name="an answer that is sent counts as lost",
+        target="rljob_runtime.gateway.server:gateway_app",
+        before="await was_sent(request, response, settings.write_seconds) and is_there",
+        after="not await was_sent(request, response, settings.write_seconds)",
+        tests=(f"{REPEATS}::test_a_client_that_has_its_answer_gets_another_one",),
+    ),
+    Mutant(
+        name="any number of requests is remembered",
+        target="rljob_runtime.gateway.wire.repeats:Repeats._remember",
+        before="len(self._newest) > self._most",
+        after="False",
+        tests=(f"{REPEATS}::test_so_many_requests_are_remembered",),
     ),
 )
