@@ -202,7 +202,7 @@ def _result_of(code: int | None, result: Path, output: str) -> _Ended:
         raise Failed(Part.ENVIRONMENT, f"RLJOB_RESULT cannot be read: {error}") from error
     try:
         return _parsed(text, detail)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if code is None:  # It was ended while it wrote.
             return _Ended(None, {}, None, detail)
         raise Failed(Part.ENVIRONMENT, f"RLJOB_RESULT: {error}") from error

@@ -92,7 +92,8 @@ class Session:
             observation = dict(found["observation"])
             self.done = self.done or bool(found["done"])
             if found.get("reward") is not None:
-                self.reward = (self.reward or 0.0) + finite(found["reward"], "the reward")
+                reward = finite(found["reward"], "the reward")
+                self.reward = finite((self.reward or 0.0) + reward, "the sum of the rewards")
         except (KeyError, TypeError, ValueError) as error:
             raise self._failed(f"answers a {kind} with {str(answer)[:200]}: {error}") from error
         return observation

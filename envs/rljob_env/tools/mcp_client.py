@@ -83,8 +83,8 @@ class McpClient:
     async def _initialize(self) -> None:
         given = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": CLIENT}
         result = await self._request("initialize", given, repeatable=True)
-        version = result.get("protocolVersion")
-        if not isinstance(version, str) or "tools" not in (result.get("capabilities") or {}):
+        version, capabilities = result.get("protocolVersion"), result.get("capabilities")
+        if not _is_header(version) or not isinstance(capabilities, dict) or "tools" not in capabilities:
             raise self._failed(
                 "says nothing of tools when a session begins; a protocolVersion and the capability tools would be right"
             )
@@ -156,7 +156,7 @@ class McpClient:
                 if not (not_sent or repeatable):
                     raise self._failed(f"broke off in {method}: {error!r}") from error
                 why = repr(error)
-            except Malformed as error:
+            except (Malformed, httpx.DecodingError) as error:
                 raise self._failed(f"in {method}: {error}") from error
             if tries < MOST_TRIES:
                 self.sent_again += 1
@@ -169,7 +169,10 @@ class McpClient:
         if response.status_code != 200:
             raise self._failed(f"answers with status {response.status_code}")
         if SESSION in response.headers:
-            self._headers[SESSION] = response.headers[SESSION]
+            session = response.headers[SESSION]
+            if not _is_header(session):
+                raise self._failed(f"gives its session the id {session!r:.100}; visible characters of ASCII are right")
+            self._headers[SESSION] = session
         return await result_of(response, id, self._reply)
 
     async def _reply(self, message: Json) -> None:
@@ -190,16 +193,25 @@ class McpClient:
 
     async def _post(self, body: Json) -> httpx.Response:
         try:
-            return await self._http.post(self._url, json=body, headers=self._headers, timeout=self._seconds)
-        except httpx.TransportError as error:
+            return await self._http.post(self._url, **self._sent(body), timeout=self._seconds)
+        except (httpx.TransportError, httpx.DecodingError) as error:
             raise self._failed(repr(error)) from error
 
     def _stream(self, body: Json) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-        return self._http.stream("POST", self._url, json=body, headers=self._headers, timeout=timeout)
+        return self._http.stream("POST", self._url, **self._sent(body), timeout=timeout)
+
+    def _sent(self, body: Json) -> dict[str, Any]:
+        """Return a message as a request has it. What a server said may be in it, halves of characters too."""
+        return {"content": json.dumps(body), "headers": {**self._headers, "Content-Type": "application/json"}}
 
     def _failed(self, what: str) -> Failed:
         return Failed(Part.TOOL_SERVER, f"the MCP server {self._url} {what}")
+
+
+def _is_header(value: Any) -> bool:
+    """Say whether a server's value can be sent back to it in a header."""
+    return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
 def text_of_content(content: Sequence[Mapping[str, Any]]) -> str:
