@@ -189,4 +189,11 @@ MUTANTS = (
         after="chosen is EpisodeVersions.MIXED",
         tests=("tests/unit/api/test_models.py::test_episodes_of_asynchronous_jobs_mix_versions_unless_told",),
     ),
+    Mutant(
+        name="a job without episodes names a renderer",
+        target="rljob_api.rules.chat_template:check_chat_template",
+        before="not spec.environments",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
 )

@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         name="a template that cannot be used is tried again",
         target="rljob_runtime.entrypoints.gateway:_refused",
-        before='_say(f"{kind}{error}", REFUSED)',
-        after='_say(f"{kind}{error}", FAILED)',
+        before="_say(error.told if isinstance(error, TemplateNotUsable) else error, REFUSED)",
+        after="_say(error.told, FAILED)",
         tests=(f"{GATEWAY}::test_a_template_that_changes_earlier_turns_ends_the_process",),
     ),
     Mutant(

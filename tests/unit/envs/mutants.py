@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         name="only the last reward of an environment counts",
         target="rljob_env.openenv.session:Session._observe",
-        before="(self.reward or 0.0) + finite(found['reward'], 'the reward')",
-        after="finite(found['reward'], 'the reward')",
+        before="(self.reward or 0.0) + reward",
+        after="reward",
         tests=(f"{OPEN_ENV}::test_answers_are_actions_until_the_environment_is_done",),
     ),
     Mutant(

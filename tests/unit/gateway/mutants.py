@@ -119,7 +119,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a client that leaves is a failure of the gateway",
-        target="rljob_runtime.gateway.http:send",
+        target="rljob_runtime.gateway.http:was_sent",
         before="ConnectionError",
         after="KeyError",
         tests=(f"{MEMORY}::test_a_client_that_leaves_is_no_failure_and_holds_nothing",),
@@ -284,20 +284,6 @@ MUTANTS = (
         tests=("tests/unit/gateway/test_metrics.py",),
     ),
     Mutant(
-        name="an equal request is always a retry",
-        target="rljob_runtime.gateway.wire.repeats:Repeats._is_retry",
-        before="return False",
-        after="return True",
-        tests=(f"{REPEATS}::test_a_client_that_has_its_answer_gets_another_one",),
-    ),
-    Mutant(
-        name="a lost answer is sampled again",
-        target="rljob_runtime.gateway.wire.repeats:Repeats._is_retry",
-        before="before.is_lost",
-        after="False",
-        tests=(f"{REPEATS}::test_a_client_that_lost_its_answer_receives_the_recorded_one",),
-    ),
-    Mutant(
         name="an answer that is sent counts as lost",
         target="rljob_runtime.gateway.server:gateway_app",
         before="await was_sent(request, response, settings.write_seconds) and is_there",
@@ -305,10 +291,10 @@ MUTANTS = (
         tests=(f"{REPEATS}::test_a_client_that_has_its_answer_gets_another_one",),
     ),
     Mutant(
-        name="any number of requests is remembered",
-        target="rljob_runtime.gateway.wire.repeats:Repeats._remember",
-        before="len(self._newest) > self._most",
-        after="False",
-        tests=(f"{REPEATS}::test_so_many_requests_are_remembered",),
+        name="a revision makes a model of the hub an unknown one",
+        target="rljob_runtime.gateway.config:hub_name",
+        before="name.partition('@')[0]",
+        after="name",
+        tests=("tests/unit/gateway/text/test_renderers.py::test_a_model_of_the_hub_is_known_at_any_revision",),
     ),
 )

@@ -85,4 +85,11 @@ MUTANTS = (
         after="None",
         tests=(f"{AGENT}::test_an_agent_that_hangs_ends_at_its_deadline_with_all_that_it_started",),
     ),
+    Mutant(
+        name="a result file that is nested very deep is no failure",
+        target="rljob_env.agents.harness:_result_of",
+        before="(ValueError, RecursionError)",
+        after="ValueError",
+        tests=("tests/unit/envs/test_fuzz.py::test_a_result_file_is_a_result_or_a_failure",),
+    ),
 )

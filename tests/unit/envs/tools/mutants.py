@@ -131,4 +131,11 @@ async with self._places:
 """,
         tests=(f"{CONCURRENT}::test_a_call_that_fails_ends_the_others",),
     ),
+    Mutant(
+        name="a server's word stands in a header, whatever it is",
+        target="rljob_env.tools.mcp_client:_is_header",
+        before="value.isascii()",
+        after="True",
+        tests=("tests/unit/envs/test_fuzz.py::test_an_answer_of_an_mcp_server_is_a_text_or_a_failure",),
+    ),
 )

@@ -94,13 +94,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a revision makes a model of the hub an unknown one",
-        target="rljob_runtime.gateway.config:hub_name",
-        before="name.partition('@')[0]",
-        after="name",
-        tests=(f"{RENDERERS}::test_a_model_of_the_hub_is_known_at_any_revision",),
-    ),
-    Mutant(
         name="the renderer of the job is not used",
         target="rljob_runtime.gateway.text.open_text:open_text",
         before="renderer or (None if model is None else known_renderer(model))",

@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 GATEWAY = "tests/unit/gateway/test_gateway.py"
 ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
 REQUESTS = "tests/unit/gateway/wire/test_requests.py"
+REPEATS = "tests/unit/gateway/wire/test_repeats.py"
 
 MUTANTS = (
     Mutant(
@@ -82,5 +83,26 @@ MUTANTS = (
         before="len(answer) > MOST_ANSWER",
         after="False",
         tests=(f"{ENVIRONMENTS}::test_a_stated_answer_has_a_bound",),
+    ),
+    Mutant(
+        name="an equal request is always a retry",
+        target="rljob_runtime.gateway.wire.repeats:Repeats._is_retry",
+        before="return False",
+        after="return True",
+        tests=(f"{REPEATS}::test_a_client_that_has_its_answer_gets_another_one",),
+    ),
+    Mutant(
+        name="a lost answer is sampled again",
+        target="rljob_runtime.gateway.wire.repeats:Repeats._is_retry",
+        before="before.is_lost",
+        after="False",
+        tests=(f"{REPEATS}::test_a_client_that_lost_its_answer_receives_the_recorded_one",),
+    ),
+    Mutant(
+        name="any number of requests is remembered",
+        target="rljob_runtime.gateway.wire.repeats:Repeats._remember",
+        before="len(self._newest) > self._most",
+        after="False",
+        tests=(f"{REPEATS}::test_so_many_requests_are_remembered",),
     ),
 )
