@@ -72,7 +72,7 @@ FIELDS = {
     22: "f35432efa9286aac",
     23: "7024c180422cc8b5",
     24: "975387b023ea10a8",
-    25: "1e0440d8d5650d44",
+    25: "d051b1e5d0010fec",
 }
 """Digest of the names of all fields, by schema revision."""
 
