@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import httpx
 
@@ -209,7 +209,7 @@ class McpClient:
         return Failed(Part.TOOL_SERVER, f"the MCP server {self._url} {what}")
 
 
-def _is_header(value: Any) -> bool:
+def _is_header(value: Any) -> TypeGuard[str]:
     """Say whether a server's value can be sent back to it in a header."""
     return isinstance(value, str) and value.isascii() and value.isprintable()
 

@@ -132,9 +132,16 @@ async def _serve(
         )
         if config.metrics_port is not None:
             parts = GatewayParts(
-                *(gateway.stats, gateway.histories.stats, gateway.repeats.stats, memory.stats),
-                *(routes.stats, routes.memory.stats),
-                *(link.stats, texts, connections, own),
+                gateway=gateway.stats,
+                histories=gateway.histories.stats,
+                repeats=gateway.repeats.stats,
+                memory=memory.stats,
+                runners=routes.stats,
+                runner_memory=routes.memory.stats,
+                link=link.stats,
+                texts=texts,
+                connections=connections,
+                own=own,
             )
             registry = GatewayMetrics(parts).registry()
             await stack.enter_async_context(
