@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         name="steps are predicted by their first moment only",
-        target="rljob_bench.switch_figures:stretches_of",
+        target="rljob_bench.switch_predictions:stretches_of",
         before="(before, after)",
         after="(before, before)",
         tests=(f"{PAT_REAL}::test_steps_are_predicted_for_each_replica_between_two_looks",),

@@ -219,4 +219,11 @@ MUTANTS = (
         after="False",
         tests=(f"{RUNNER}::test_an_agent_that_gave_up_while_the_gateway_was_away_is_no_zero",),
     ),
+    Mutant(
+        name="a runner stops a scoring before its time is over",
+        target="rljob_env.config:EnvironmentConfig.overrun_seconds",
+        before="2 if twice else 1",
+        after="1",
+        tests=("tests/unit/coordinator/episodes/test_overtime.py::test_a_runner_gives_up_before_its_coordinator_does",),
+    ),
 )

@@ -80,4 +80,13 @@ MUTANTS = (
             "tests/unit/coordinator/core/test_settings.py::test_rates_of_loans_hold_for_the_same_machines_and_algorithm",
         ),
     ),
+    Mutant(
+        name="a coordinator does not know the time of its rewards",
+        target="rljob_runtime.coordinator.core.settings:episode_rules",
+        before="one.overtime_seconds",
+        after="EpisodeRules.overtime",
+        tests=(
+            "tests/unit/coordinator/episodes/test_overtime.py::test_a_limit_of_a_reward_is_the_overtime_of_its_attempts",
+        ),
+    ),
 )

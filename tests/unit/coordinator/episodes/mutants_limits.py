@@ -68,20 +68,6 @@ MUTANTS = (
         tests=(f"{OVERTIME}::test_a_reward_may_take_its_time_after_the_deadline",),
     ),
     Mutant(
-        name="a coordinator does not know the time of its rewards",
-        target="rljob_runtime.coordinator.core.settings:episode_rules",
-        before="one.overtime_seconds",
-        after="EpisodeRules.overtime",
-        tests=(f"{OVERTIME}::test_a_limit_of_a_reward_is_the_overtime_of_its_attempts",),
-    ),
-    Mutant(
-        name="a runner stops a scoring before its time is over",
-        target="rljob_env.config:EnvironmentConfig.overrun_seconds",
-        before="2 if twice else 1",
-        after="1",
-        tests=(f"{OVERTIME}::test_a_runner_gives_up_before_its_coordinator_does",),
-    ),
-    Mutant(
         name="what a program states as its answer is dropped",
         target=f"{EPISODES}.scorer:EpisodeScorer.score",
         before="answer is not None",

@@ -19,7 +19,6 @@ MUTANTS = (
         before="bins.pop(source.name, None)",
         after="pass",
         tests=(REPACK,),
-        canary=True,
     ),
     Mutant(
         name="repack mixes weight versions",
