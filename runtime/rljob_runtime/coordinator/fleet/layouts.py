@@ -71,6 +71,8 @@ class Layouts:
         self._parts: dict[str, dict[str, float]] = {}
         self._kept: dict[str, frozenset[int]] = {}
         """Sizes that each machine's present processes have engines of, as they said when it last switched."""
+        self._ran: defaultdict[str, set[int]] = defaultdict(set)
+        """Sizes that they have ever had."""
         self.build_seconds: float | None = None
         """The longest that a machine has taken to build its engines."""
 
@@ -98,6 +100,10 @@ class Layouts:
         self._visits.pop(machine, None)
         if tensor_parallel is not None:
             self._visits[machine] = tensor_parallel
+
+    def ran(self, machine: str) -> frozenset[int]:
+        """Return the sizes that the machine's present processes have ever had engines of."""
+        return frozenset(self._ran.get(machine, ()))
 
     def built(self, machine: str) -> frozenset[int]:
         """Return the sizes that the machine's present processes have engines of."""
@@ -145,6 +151,7 @@ class Layouts:
         self._switched.pop(machine, None)
         self._visits.pop(machine, None)
         self._kept.pop(machine, None)
+        self._ran.pop(machine, None)
         if self._refused.pop(machine, None):
             self._report()
 
@@ -231,6 +238,7 @@ class Layouts:
         if builds:
             self.build_seconds = max(self.build_seconds or 0.0, seconds)
         self._kept[name] = _sizes(machine, engines)
+        self._ran[name] |= self._kept[name]
         return leading
 
     def _report(self) -> None:

@@ -126,4 +126,10 @@ def _without_transfers(engines: Mapping[int, SizedEngine]) -> dict[int, SizedEng
 
 
 def _with_outside(engine: SizedEngine, outside: OutsideTime) -> SizedEngine:
-    return replace(engine, latency=outside.latency(engine.latency), max_running=outside.responses(engine.max_running))
+    # Responses outside need no room: what a cache still has of them is discarded first.
+    return replace(
+        engine,
+        latency=outside.latency(engine.latency),
+        max_running=outside.responses(engine.max_running),
+        kv_tokens=int(engine.kv_tokens / outside.inside),
+    )

@@ -221,7 +221,7 @@ class Generation:
     async def _launch(self) -> None:
         names = self._launchable()
         # A machine that switches generates soon, and has the responses that it stopped.
-        if not names and self._loans.loaned and not self.switcher.machines:
+        if not names and self._loans.loaned and not self.switcher.under_way():
             self._loans.end_all()
             names = self._launchable()
         launches = self.round.launch(names, self.switcher.placement(names, self.responses.running_of))

@@ -135,6 +135,7 @@ class IdleProfiler:
                 name,
                 machine.tensor_parallel,
                 rules.sizes - frozenset(layouts.refused(name)),
+                layouts.ran(name),
                 layouts.built(name),
                 self._tries[name],
             )

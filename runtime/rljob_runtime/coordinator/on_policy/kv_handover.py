@@ -97,7 +97,10 @@ class KvHandovers:
             if receipt.refusal is not None:
                 refused[replica.name] = receipt.refusal
                 log.info("%s: KV is computed again instead of moved: %s", replica.name, receipt.message)
-        switch.not_written |= {one.key: refused[one.lease.replica] for one in stopped if one.lease.replica in refused}
+        moved = {key for _, receipt in receipts for key in receipt.tokens}
+        switch.not_written |= {
+            one.key: refused.get(one.lease.replica, KvRefusal.NO_BLOCK) for one in stopped if one.key not in moved
+        }
         written = [(replica, receipt) for replica, receipt in receipts if receipt.file is not None]
         if not written:
             return

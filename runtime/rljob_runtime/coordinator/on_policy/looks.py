@@ -101,7 +101,8 @@ class Looks:
         switch during one."""
         if self._looking:
             return None
-        loan = not self._switcher.machines and self._is_due(
+        # The responses of a switch that has ended are with no machine until their launch.
+        loan = not self._switcher.under_way() and self._is_due(
             OptionalPolicy.LOANS, lambda: self._loans.is_due(done, total)
         )
         switch = self._is_due(OptionalPolicy.SWITCHES, lambda: self._switcher.is_due(done, total))
@@ -110,7 +111,8 @@ class Looks:
         engines = observed()
         if engines.kv is not None:
             self._switcher.costs.kv = engines.kv
-        self._switcher.costs.build_seconds = self._switcher.longest_build
+        if (build := self._switcher.longest_build) is not None:
+            self._switcher.costs.record_build(build)
         machines = self._switcher.candidates(engines.waiting) if switch else []
         if not loan and not machines:
             return None

@@ -39,7 +39,10 @@ _WHY = {
         "measure other sizes during updates that are long enough, and a round that begins in another size observes it"
     ),
     SwitchOutcome.MAX_SWITCHES: "the machine had switched maxSwitches times",
-    SwitchOutcome.WAITING: "responses waited for an engine whenever machines were looked at",
+    SwitchOutcome.WAITING: (
+        "whenever machines were looked at, responses waited for a launch, or in an engine while no other size would "
+        "run all of them"
+    ),
     SwitchOutcome.ONE_SIZE: "the engines of every other size are refused on this machine",
     SwitchOutcome.IDLE: "nothing ran on the machines that were looked at",
 }
@@ -133,12 +136,12 @@ def _predicted(decision: SwitchDecision | None) -> float | None:
 def predicted_gain(switch: LayoutSwitch) -> float | None:
     """Return the seconds by which this round was predicted to have its responses earlier; None if not predicted.
 
-    >>> decision = SwitchDecision(SwitchOutcome.SWITCHED, 2, seconds=4.0, gain=3.0, without=10.0, unpaid=21.0)
+    >>> decision = SwitchDecision(SwitchOutcome.SWITCHED, 2, seconds=4.0, gain=3.0, without=10.0, unpaid_in_round=21.0)
     >>> predicted_gain(LayoutSwitch("rollout-0", 1, 2, decision))
     -18.0
     """
     decision = switch.decision
-    return None if decision is None or decision.gain is None else decision.gain - decision.unpaid
+    return None if decision is None or decision.gain is None else decision.gain - decision.unpaid_in_round
 
 
 def measured_gain(switch: LayoutSwitch) -> float | None:

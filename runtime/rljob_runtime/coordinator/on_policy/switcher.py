@@ -146,7 +146,7 @@ class Switcher:
     def _view(self, machine: RolloutMachine, waiting: Mapping[str, int]) -> SwitchableMachine:
         refused = self._fleet.layouts.refused(machine.name)
         guard = self._guards.get(machine.name)
-        before = self._before.get(machine.name, NO_SWITCHES).ended
+        layouts, before = self._fleet.layouts, self._before.get(machine.name, NO_SWITCHES).ended
         return SwitchableMachine(
             name=machine.name,
             tensor_parallel=machine.tensor_parallel,
@@ -154,7 +154,8 @@ class Switcher:
             engines={replica.name: {} for replica in machine.replicas},
             switches=before + sum(switch.machine == machine.name for switch in self.switches),
             closed=guard.closed if guard is not None else frozenset(),
-            built=self._fleet.layouts.built(machine.name),
+            built=layouts.built(machine.name),
+            discarded=layouts.ran(machine.name) - layouts.built(machine.name),
             queued=sum(waiting.get(replica.name, 0) for replica in machine.replicas),
         )
 

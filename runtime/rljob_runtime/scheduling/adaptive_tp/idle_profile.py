@@ -72,6 +72,7 @@ class RestingMachine:
     tensor_parallel: int
     sizes: Collection[int]
     ran: Collection[int] = ()
+    built: Collection[int] = ()
     tries: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -209,7 +210,7 @@ def _decide(machine: RestingMachine, sizes: Sequence[int], rest: Rest, costs: Sw
 def ways(machine: RestingMachine, size: int, rest: Rest, costs: SwitchCosts) -> tuple[float, float]:
     """Return the predicted seconds until a machine is ready in a layout, and of its way back."""
     start = machine.tensor_parallel
-    if size in machine.ran:
+    if size in machine.built:
         begin = costs.unit(start, size, Part.WAKE)
     else:
         begin = costs.unit(start, size, Part.BUILD) if rest.build_seconds is None else rest.build_seconds

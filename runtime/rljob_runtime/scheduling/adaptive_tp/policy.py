@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from statistics import fmean, stdev
 
 from rljob_runtime.scheduling.adaptive_tp.draws import draws_of
@@ -88,8 +89,10 @@ class SwitchDecision:
 
     `state`: how responses are carried over. `seconds`: predicted cost of the switch. `gain`: predicted seconds by which
     the machine is done earlier, of `without`, the predicted seconds without a switch; None if not predicted.
-    `prefill_seconds`: of the responses in the new size, by its latency model. `unpaid`: further seconds of this switch,
-    of a build of engines that later rounds use too; `gain` is without them."""
+    `prefill_seconds`: of the responses in the new size, by its latency model.
+
+    A build of engines counts in `seconds` and `gain` with the share of this round. `build`: all its seconds. `unpaid`:
+    those of them that later rounds pay. `unpaid_in_round`: the same of all switches that are planned."""
 
     outcome: SwitchOutcome
     target: int | None = None
@@ -98,7 +101,9 @@ class SwitchDecision:
     gain: float | None = None
     without: float | None = None
     prefill_seconds: float = 0.0
+    build: float = 0.0
     unpaid: float = 0.0
+    unpaid_in_round: float = 0.0
 
 
 def decide(
@@ -183,8 +188,19 @@ def _played(
     if fmean(saved) > STANDARD_ERRORS * _standard_error(saved):
         return SwitchDecision(SwitchOutcome.LATER, gain=gain, without=without)
     prefill = pair.predicted_prefill(carried)
+    sizes = [snapshot.tensor_parallel, *(one.target for one in switches)]
+    unpaid = sum(pairs[each].unpaid for each in pairwise(sizes))
     return SwitchDecision(
-        SwitchOutcome.SWITCHED, first.target, cost.state, cost.seconds, gain, without, prefill, pair.unpaid
+        SwitchOutcome.SWITCHED,
+        first.target,
+        cost.state,
+        cost.seconds,
+        gain,
+        without,
+        prefill,
+        pair.build,
+        pair.unpaid,
+        unpaid,
     )
 
 

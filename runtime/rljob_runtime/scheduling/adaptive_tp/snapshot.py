@@ -57,19 +57,20 @@ class Builds:
     """The engines that a machine has yet to build.
 
     `built`: sizes that it has engines of; None: of every size. `rounds`: that would use a further one, this round
-    included."""
+    included. `discarded`: sizes whose engines it had, and gave up for memory. It would do so again."""
 
     built: frozenset[int] | None = None
     rounds: int = 1
+    discarded: frozenset[int] = frozenset()
 
-    @property
-    def share(self) -> float:
-        """Share of a build that this round pays: the later ones have the engines too.
+    def share(self, size: int) -> float:
+        """Return the share of a build that this round pays: the later ones have the engines too.
 
-        >>> Builds(frozenset({1}), 4).share, Builds(frozenset({1}), 100).share
-        (0.25, 0.125)
+        >>> one, many = Builds(frozenset({1}), 4), Builds(frozenset({1}), 100, frozenset({8}))
+        >>> one.share(2), many.share(2), many.share(8)
+        (0.25, 0.125, 1.0)
         """
-        return 1 / min(max(1, self.rounds), PAYING_ROUNDS)
+        return 1.0 if size in self.discarded else 1 / min(max(1, self.rounds), PAYING_ROUNDS)
 
     def needed(self, size: int) -> bool:
         """Return whether engines of this size have to be built."""

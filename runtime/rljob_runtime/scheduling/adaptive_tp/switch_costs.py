@@ -156,7 +156,7 @@ class SwitchCosts:
     @property
     def measured(self) -> bool:
         """Whether a switch, or the size of KV, was measured."""
-        return bool(self._pairs) or self.kv is not None
+        return bool(self._pairs) or self.kv is not None or self.build_seconds is not None
 
     def to_json(self, engines: str = "") -> str:
         """Serialise the measurements for `from_json`; the priors are not among them.
@@ -165,6 +165,7 @@ class SwitchCosts:
         pairs = [[*pair, measured.parts] for pair, measured in self._pairs.items()]
         kv = None if self.kv is None else astuple(self.kv)
         told = {"form": FORM, "engines": engines, "pairs": pairs, "all": self._all.parts, "kv": kv}
+        told["build"] = self.build_seconds
         return json.dumps(told, default=list)
 
     @classmethod
@@ -189,7 +190,13 @@ class SwitchCosts:
         costs._all = _Measured.parsed(told["all"])
         if (kv := told.get("kv")) is not None:
             costs.kv = KvSize(*map(int, kv))
+        if (build := told.get("build")) is not None:
+            costs.build_seconds = float(build)
         return costs
+
+    def record_build(self, seconds: float) -> None:
+        """Record that engines of some size took so long to build."""
+        self.build_seconds = max(self.build_seconds or 0.0, seconds)
 
     def table(
         self,
@@ -213,8 +220,8 @@ class SwitchCosts:
             return cost
         build = self.build_seconds if self.build_seconds is not None else self.unit(*pair, Part.BUILD)
         extra = max(0.0, build - self.unit(*pair, Part.WAKE))
-        paid = extra * builds.share
-        return replace(cost, fixed=cost.fixed + paid, unpaid=extra - paid)
+        paid = extra * builds.share(pair[1])
+        return replace(cost, fixed=cost.fixed + paid, build=extra, unpaid=extra - paid)
 
     def _pair(
         self, start: int, target: int, engines: Mapping[int, SizedEngine], accelerators: int, state: State
@@ -252,7 +259,7 @@ class PairCost:
 
     `fixed`: seconds without responses. `move`: of a token; None if KV is not migrated. `prefill_factor`: measured over
     predicted seconds of prefill. `sources`, `targets`: replicas of either size. `moves_what_fits`: whether KV is also
-    migrated where a prefill is faster. `unpaid`: seconds of a build that `fixed` leaves to later rounds."""
+    migrated where a prefill is faster. `build`: seconds of a build, of which `fixed` has all but the `unpaid` ones."""
 
     fixed: float
     move: TokenMove | None
@@ -261,6 +268,7 @@ class PairCost:
     sources: int
     targets: int
     moves_what_fits: bool = False
+    build: float = 0.0
     unpaid: float = 0.0
 
     def of(self, carried: Carried) -> SwitchCost:

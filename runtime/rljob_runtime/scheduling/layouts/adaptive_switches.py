@@ -58,7 +58,7 @@ def snapshot_of(machine: SwitchableMachine, look: SwitchLook) -> MachineSnapshot
         ),
         switches=machine.switches,
         closed=machine.closed,
-        builds=Builds(machine.built, look.rounds),
+        builds=Builds(machine.built, look.rounds, machine.discarded),
     )
 
 

@@ -29,7 +29,7 @@ class SwitchableMachine:
     `sizes`: the other sizes that it may have. `engines`: the unfinished responses of each replica, with their tokens so
     far. `waiting`: responses of the round that no replica has. `queued`: of its own, those that wait in its engines.
     `switches`: of this machine in this round. `closed`: (from, to) that it does not use again in this round. `built`:
-    sizes that it has engines of; None: of every size.
+    sizes that it has engines of; None: of every size. `discarded`: those whose engines it gave up for memory.
     """
 
     name: str
@@ -41,6 +41,7 @@ class SwitchableMachine:
     closed: frozenset[tuple[int, int]] = frozenset()
     built: frozenset[int] | None = None
     queued: int = 0
+    discarded: frozenset[int] = frozenset()
 
     @property
     def responses(self) -> Mapping[TrajectoryKey, int]:
@@ -224,9 +225,15 @@ def stop_bound(switch: LayoutSwitch) -> float:
     60.0
     >>> stop_bound(LayoutSwitch("a", 1, 2, SwitchDecision(SwitchOutcome.SWITCHED, 2, seconds=30.0)))
     120.0
+    >>> built = SwitchDecision(SwitchOutcome.SWITCHED, 2, seconds=30.0, build=80.0, unpaid=70.0)
+    >>> stop_bound(LayoutSwitch("a", 1, 2, built))
+    80.0
     """
-    predicted = switch.decision.seconds if switch.decision is not None else None
-    return max(STOP_SECONDS, SLOW * (predicted or 0.0))
+    decision = switch.decision
+    if decision is None or decision.seconds is None:
+        return STOP_SECONDS
+    # Engines are built after the stop.
+    return max(STOP_SECONDS, SLOW * (decision.seconds - (decision.build - decision.unpaid)))
 
 
 def record_parts(costs: SwitchCosts, switch: LayoutSwitch) -> None:

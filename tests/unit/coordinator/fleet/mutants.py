@@ -16,6 +16,13 @@ IDLE = "tests/unit/coordinator/on_policy/test_idle_profiler.py"
 
 MUTANTS = (
     Mutant(
+        name="a size whose engines were discarded is measured again",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
+        before="self._ran[name] |= self._kept[name]",
+        after="self._ran[name] = set(self._kept[name])",
+        tests=(f"{KEPT}::test_a_size_counts_as_built_while_every_leading_slot_keeps_it",),
+    ),
+    Mutant(
         name="a newcomer waits for a machine that writes its KV",
         target="rljob_runtime.coordinator.fleet.weights:FleetWeights._load",
         before="machine.loaded_version == version and not needs_layout",

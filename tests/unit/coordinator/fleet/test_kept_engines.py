@@ -57,7 +57,9 @@ async def test_a_size_counts_as_built_while_every_leading_slot_keeps_it(
         await layouts.apply(machine)
         found += layouts.drain_parts("rollout-0").keys() & {"build", "start"}
     assert found == parts
-    assert layouts.built("rollout-0") == built
+    assert (layouts.built("rollout-0"), layouts.ran("rollout-0")) == (built, {1, 2})
+    layouts.processes_ended("rollout-0")
+    assert (layouts.built("rollout-0"), layouts.ran("rollout-0")) == (frozenset(), frozenset())
 
 
 async def test_a_new_coordinator_learns_which_engines_are_kept() -> None:

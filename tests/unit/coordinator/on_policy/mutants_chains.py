@@ -20,7 +20,7 @@ MUTANTS = (
     Mutant(
         name="a loan ends because the last other machine switches",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._launch",
-        before="not names and self._loans.loaned and not self.switcher.machines",
+        before="not names and self._loans.loaned and not self.switcher.under_way()",
         after="not names and self._loans.loaned",
         tests=(f"{BESIDE_LOANS}::test_a_machine_switches_beside_a_loan_and_the_loan_goes_on",),
     ),
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         name="a build counts as a gain that was missed",
         target="rljob_runtime.coordinator.on_policy.switch_report:predicted_gain",
-        before="decision.gain - decision.unpaid",
+        before="decision.gain - decision.unpaid_in_round",
         after="decision.gain",
         tests=(f"{REPORT}::test_gains_are_summed_over_switches_that_have_both",),
     ),

@@ -66,10 +66,10 @@ def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
 
 
 def test_gains_are_summed_over_switches_that_have_both() -> None:
-    built = replace(DECIDED, unpaid=20.0)
+    built = replace(DECIDED, unpaid=20.0, unpaid_in_round=30.0)
     switches = [switch(last_token=19.5), switch(last_token=20.5, decision=built), switch(), switch(decision=None)]
     report = switches_report(switches, DECIDED)
-    assert report.predicted_gain_seconds == pytest.approx(3.22 + 3.22 - 20.0, abs=0.001)
+    assert report.predicted_gain_seconds == pytest.approx(3.22 + 3.22 - 30.0, abs=0.001)
     assert report.gain_seconds == pytest.approx(2.846 + 1.846, abs=0.002)
     assert [one.predicted_seconds for one in report.switches] == [0.512, 20.512, 0.512, None]
 

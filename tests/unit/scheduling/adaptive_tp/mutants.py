@@ -13,27 +13,6 @@ GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
 
 MUTANTS = (
     Mutant(
-        name="a build costs nothing",
-        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts._with_build",
-        before="builds.needed(pair[1])",
-        after="False",
-        tests=(f"{COSTS}::test_engines_that_are_not_built_cost_a_share_of_their_build",),
-    ),
-    Mutant(
-        name="a build is paid by one round",
-        target="rljob_runtime.scheduling.adaptive_tp.snapshot:Builds.share",
-        before="1 / min(max(1, self.rounds), PAYING_ROUNDS)",
-        after="1.0",
-        tests=(f"{COSTS}::test_engines_that_are_not_built_cost_a_share_of_their_build",),
-    ),
-    Mutant(
-        name="later rounds pay for builds without end",
-        target="rljob_runtime.scheduling.adaptive_tp.snapshot:Builds.share",
-        before="min(max(1, self.rounds), PAYING_ROUNDS)",
-        after="max(1, self.rounds)",
-        tests=(f"{COSTS}::test_engines_that_are_not_built_cost_a_share_of_their_build",),
-    ),
-    Mutant(
         name="bytes of a KV file that is gone are counted as kept",
         target="rljob_runtime.scheduling.adaptive_tp.kv_drops:KvDrops.add",
         before="self._failed -= files.keys()",

@@ -36,7 +36,9 @@ JOB = OverrunBudget(seconds=1.01 * COST / OVERRUN_SHARE, left=1.01 * COST / SAVE
 
 
 def resting(name: str = "a", size: int = 1, sizes: Sequence[int] = (1, 2, 4), **more) -> RestingMachine:
-    return RestingMachine(name, size, sizes, **{"ran": (size,), **more})
+    """Engines that its processes ever had are kept, unless `built` says otherwise."""
+    ran = more.pop("ran", (size,))
+    return RestingMachine(name, size, sizes, ran, **{"built": ran, **more})
 
 
 def plans_of(

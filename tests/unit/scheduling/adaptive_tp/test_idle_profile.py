@@ -41,7 +41,9 @@ BUILD, WAKE = SLOW * PRIORS[Part.BUILD], SLOW * PRIORS[Part.WAKE]
 
 
 def resting(name: str = "a", size: int = 1, sizes: tuple[int, ...] = (1, 2, 4), **more) -> RestingMachine:
-    return RestingMachine(name, size, sizes, **{"ran": (size,), **more})
+    """Engines that its processes ever had are kept, unless `built` says otherwise."""
+    ran = more.pop("ran", (size,))
+    return RestingMachine(name, size, sizes, ran, **{"built": ran, **more})
 
 
 def one(machine: RestingMachine, known: tuple[int, ...] = (1,), rest: Rest = LONG) -> IdleProfile:
@@ -56,6 +58,7 @@ def one(machine: RestingMachine, known: tuple[int, ...] = (1,), rest: Rest = LON
         (resting(size=4), (4,), LONG, PROFILED, 1),
         (resting(ran=(1, 2)), (1,), LONG, PROFILED, 2),
         (resting(ran=(1, 2)), (1, 2, 4), LONG, PROFILED, 4),
+        (resting(ran=(1, 2, 4), built=(1, 4)), (1, 2, 4), LONG, NOTHING_NEW, None),
         (resting(ran=(1, 2, 4)), (1, 2, 4), LONG, NOTHING_NEW, None),
         (resting(sizes=(1,)), (1,), LONG, NOTHING_NEW, None),
         (resting(sizes=(1, 4)), (1,), LONG, PROFILED, 4),
@@ -77,6 +80,7 @@ def one(machine: RestingMachine, known: tuple[int, ...] = (1,), rest: Rest = LON
         "downward",
         "it ran it, and nothing came of it",
         "others ran it, this one did not",
+        "all ran, and one was discarded since",
         "it ran all",
         "one size",
         "a size that it refused is not among its sizes",

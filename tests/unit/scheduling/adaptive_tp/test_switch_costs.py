@@ -36,23 +36,25 @@ def test_priors_hold_until_something_is_measured():
 
 
 @pytest.mark.parametrize(
-    ("built", "rounds", "share"),
+    ("built", "rounds", "discarded", "share"),
     [
-        pytest.param(None, 1, 0.0, id="all are built"),
-        pytest.param({1, 4}, 1, 0.0, id="these are built"),
-        pytest.param({1}, 1, 1.0, id="the last round pays all"),
-        pytest.param({1}, 0, 1.0, id="a round beyond the last one"),
-        pytest.param({1}, 5, 0.2, id="five rounds share"),
-        pytest.param({1}, 1000, 1 / PAYING_ROUNDS, id="no more than a few rounds share"),
+        pytest.param(None, 1, (), 0.0, id="all are built"),
+        pytest.param({1, 4}, 1, (), 0.0, id="these are built"),
+        pytest.param({1}, 1, (), 1.0, id="the last round pays all"),
+        pytest.param({1}, 0, (), 1.0, id="a round beyond the last one"),
+        pytest.param({1}, 5, (), 0.2, id="five rounds share"),
+        pytest.param({1}, 1000, (), 1 / PAYING_ROUNDS, id="no more than a few rounds share"),
+        pytest.param({1}, 1000, {4}, 1.0, id="engines that were discarded before"),
+        pytest.param({1}, 5, {2}, 0.2, id="others were discarded"),
     ],
 )
-def test_engines_that_are_not_built_cost_a_share_of_their_build(built, rounds, share):
+def test_engines_that_are_not_built_cost_a_share_of_their_build(built, rounds, discarded, share):
     """30 s of a build in place of 0.3 s of a wake, by the priors."""
-    builds = Builds(None if built is None else frozenset(built), rounds)
+    builds = Builds(None if built is None else frozenset(built), rounds, frozenset(discarded))
     kept, found = (SwitchCosts().table(ENGINES, 4, builds=some)[1, 4] for some in (ALL_BUILT, builds))
     extra = 29.7 if share else 0.0
     assert found.fixed == pytest.approx(kept.fixed + share * extra)
-    assert found.unpaid == pytest.approx((1 - share) * extra)
+    assert (found.build, found.unpaid) == pytest.approx((extra, (1 - share) * extra))
     assert found.of(NOTHING).state is kept.of(NOTHING).state
 
 
@@ -62,7 +64,10 @@ def test_a_build_is_as_long_as_the_last_ones():
         costs.record(1, 2, Part.BUILD, 1, 50.3)
     table = costs.table(ENGINES, 4, builds=Builds(frozenset({1})))
     assert table[1, 4].fixed - SwitchCosts().table(ENGINES, 4)[1, 4].fixed == pytest.approx(50.0)
-    costs.build_seconds = 4.3
+    for seconds in (4.3, 2.0):
+        costs.record_build(seconds)
+    costs = SwitchCosts.from_json(costs.to_json())
+    assert costs.measured
     table = costs.table(ENGINES, 4, builds=Builds(frozenset({1})))
     assert table[1, 4].fixed - SwitchCosts().table(ENGINES, 4)[1, 4].fixed == pytest.approx(4.0), "as this machine's"
 

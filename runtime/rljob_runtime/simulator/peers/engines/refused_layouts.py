@@ -1,6 +1,7 @@
 """Refused layouts: engines of a simulated replica by tensor parallel size, of which a fault lets only the first start.
 
-The first size is the spec's, so new processes can always start, and a switch that is refused can be taken back.
+The first size is the spec's, so new processes can always start. A machine whose size before the switch is refused, too,
+is lost.
 """
 
 from __future__ import annotations

@@ -124,7 +124,9 @@ class SimulatedReplica:
             if self._layout == tensor_parallel:
                 return self._kept()
             self._rest()
-            if tensor_parallel not in self._layouts:
+            kind = self._layouts.get(tensor_parallel)
+            if kind is None:
+                self._built.discard(tensor_parallel)
                 sizes = " and ".join(map(str, sorted(self._layouts)))
                 raise Refused(f"{self.name}: no engine of tensor parallel size {tensor_parallel}, only of {sizes}")
             if not self._free():
@@ -132,7 +134,7 @@ class SimulatedReplica:
             since = loop_time()
             builds = tensor_parallel not in self._built
             await self._pace.sleep(self._layout_seconds + self._build_seconds * builds)
-            self._engine.change(self._layouts[tensor_parallel])
+            self._engine.change(kind)
             self._built.add(tensor_parallel)
             self._layout = tensor_parallel
             self._switches += 1
