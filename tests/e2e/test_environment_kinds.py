@@ -22,7 +22,11 @@ from tests.support.envs.packages import ECHO_SERVER, OPENENV, VERIFIERS, new_ech
 from tests.support.paths import ROOT
 from tests.support.virtual_env import virtual_env
 
-pytestmark = [pytest.mark.realnodes, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.realnodes,
+    pytest.mark.slow,  # tests/integration/envs/test_confined_runners.py
+    pytest.mark.timeout(1500),
+]
 
 EXAMPLES = ROOT / "examples"
 JOB, PACKAGES = "kinds", "packages"

@@ -193,4 +193,4 @@ class EpisodeLimits(Model):
     """Asynchronous: the weights of an episode's turns. Mixed, also if absent: each turn has the newest that its replica
     holds. Single: all turns have those of its draw, and a replica loads newer ones after its last episode. The loss of
     the last replica with such weights costs their episodes. Staleness counts from the draw. Evaluations are Single, and
-    so is a round of mode OnPolicy."""
+    so is a round of mode OnPolicy. A change takes effect when the coordinator starts next."""

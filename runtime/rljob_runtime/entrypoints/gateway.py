@@ -32,6 +32,7 @@ from rljob_runtime.gateway.own_share import OwnShare
 from rljob_runtime.gateway.server import ServerSettings, serve
 from rljob_runtime.gateway.steady_clock import steady_clock
 from rljob_runtime.gateway.text.forked_text import bounded
+from rljob_runtime.gateway.text.known_text import renderer_of
 from rljob_runtime.gateway.text.open_text import open_text
 from rljob_runtime.gateway.text.turn_text import TurnText
 from rljob_runtime.models.errors import ModelError
@@ -102,10 +103,10 @@ def open_model(config: GatewayConfig) -> tuple[TurnText, int]:
     files = {name: (folder / name).read_bytes() for name in (CONFIG, GENERATION_CONFIG) if (folder / name).is_file()}
     stops = stop_token_ids(files, tokenizer, data.stop_strings)
     template = ChatTemplate(tokenizer, data)
-    known = None if data.chat_template_file is not None else config.known_model
+    model = config.known_model
+    renderer = renderer_of(data.chat_template_renderer, model, data.chat_template_file is None)
     try:
-        arguments, renderer = data.chat_template_arguments, data.chat_template_renderer
-        return open_text(tokenizer, template.text, stops, known, arguments, renderer), vocabulary
+        return open_text(tokenizer, template.text, stops, model, data.chat_template_arguments, renderer), vocabulary
     except ValueError as error:  # a renderer says with it which arguments it does not take
         raise DataError(f"spec.data.chatTemplateArguments: {error}") from error
 

@@ -150,7 +150,7 @@ class Gateway:
         return await self._to_the_end(self._generate(capability, body, retry))
 
     async def conversation(self, capability: Capability) -> Answer:
-        """Return the messages of an attempt's newest turn with its answer; null if no turn was asked by messages.
+        """Return the messages of an attempt's last answer, with it; null if no turn was asked by messages.
 
         Raises `GatewayError`.
         """

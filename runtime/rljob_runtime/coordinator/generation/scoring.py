@@ -48,7 +48,7 @@ class TextScorer:
         return await self._rewards.score(*await self._read(response))
 
     async def score_with(self, response: Response, environment_reward: float | None) -> float:
-        """Return the reward of an episode's last turn, in which rules of kind Environment count what is given."""
+        """Return the reward of an episode's last answer, in which rules of kind Environment count what is given."""
         return await self._rewards.score(*await self._read(response), environment_reward)
 
     async def score_text(self, key: TrajectoryKey, text: str, environment_reward: float | None) -> float:

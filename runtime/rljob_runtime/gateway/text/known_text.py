@@ -19,6 +19,9 @@ from rljob_runtime.gateway.wire.fields import Json, parse_object
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+WRONG = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+"""Errors of a renderer that opens with another tokenizer, as an assertion for a missing token. A download that fails
+raises others, and another start may succeed."""
 KEPT_REASONING = "all"
 """Turns go on with the reasoning of those before: the engine sampled it, and its tokens stay."""
 
@@ -29,6 +32,14 @@ def known_renderer(model: str) -> str | None:
 
     found: str | None = MODEL_RENDERER_MAP.get(model)
     return found
+
+
+def renderer_of(named: str | None, model: str | None, own_template: bool) -> str | None:
+    """Return the renderer of a job: the one that it names, else that of the model's name; None if there is none.
+
+    `own_template`: whether the job uses the model's own template.
+    """
+    return named or (known_renderer(model) if model is not None and own_template else None)
 
 
 class KnownText:
@@ -57,7 +68,7 @@ class KnownText:
         self._plain = PlainText(tokenizer)
         try:
             self._renderer: Any = create_renderer(_Encoder(tokenizer, self._plain, model), config)
-        except Exception as error:  # a renderer may raise any error, for a missing token an assertion
+        except WRONG as error:
             text = f"the renderer {renderer} does not open with the model's tokenizer: {str(error)[:300]}"
             raise RendererNotUsable(text) from error
         self._right = ToolCallParseStatus.OK

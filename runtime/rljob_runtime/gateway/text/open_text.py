@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.text.append_only import Render
-from rljob_runtime.gateway.text.known_text import KnownText, known_renderer
+from rljob_runtime.gateway.text.known_text import KnownText
 from rljob_runtime.gateway.text.renderer_check import check_renderer, fitting_renderers
 from rljob_runtime.gateway.text.suffix_text import SuffixText
 from rljob_runtime.gateway.text.turn_text import TurnText
@@ -26,15 +26,14 @@ def open_text(
 ) -> TurnText:
     """Return the text of a model.
 
-    `model`: its name on the hub, if the job uses the model's own template; None for a template of the job.
-    `arguments`: those of the template. `renderer`: the one that the job names; else the model's name decides.
+    `model`: its name on the hub, by which renderers tell sizes apart; None if it has none. `arguments`: those of the
+    template. `renderer`: the one that writes it; None if the template has to append only.
 
     Raises `RendererNotUsable` for a renderer that writes another text than the template, and `TemplateNotAppendOnly`
     for a template without a renderer that changes earlier turns.
     """
-    chosen = renderer or (None if model is None else known_renderer(model))
-    if chosen is not None:
-        text = KnownText(tokenizer, chosen, arguments, model)
+    if renderer is not None:
+        text = KnownText(tokenizer, renderer, arguments, model)
         check_renderer(text, tokenizer, render)
         return text
     try:

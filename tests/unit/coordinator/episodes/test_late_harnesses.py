@@ -9,7 +9,6 @@ import pytest
 
 from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.protocols.environments import EpisodeReport, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
@@ -35,7 +34,7 @@ DEADLINE = 1060.0
 async def test_an_attempt_ends_after_its_overtime_though_its_runner_lives(
     tmp_path: Any, overtime: float, at: float, is_ended: bool
 ) -> None:
-    async with bench(tmp_path, runners=RunnerRules(overtime=overtime)) as made:
+    async with bench(tmp_path, overtime=overtime) as made:
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         made.now[0] = at

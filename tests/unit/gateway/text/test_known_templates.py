@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.text.known_text import KnownText
+from rljob_runtime.gateway.text.known_text import KnownText, renderer_of
 from rljob_runtime.gateway.text.open_text import open_text
 from rljob_runtime.gateway.text.suffix_text import SuffixText
 from rljob_runtime.gateway.text.tool_calls import ToolCall
@@ -89,13 +89,28 @@ def test_messages_that_a_renderer_refuses_are_refused() -> None:
 
 def test_the_model_decides_which_rule_makes_its_text() -> None:
     render, stops = render_of(CHATML), [TOKENIZER.end]
-    assert isinstance(open_text(TOKENIZER, render, stops, "Qwen/Qwen3-4B"), KnownText)
+    assert isinstance(open_text(TOKENIZER, render, stops, "Qwen/Qwen3-4B", None, "qwen3"), KnownText)
     assert isinstance(open_text(TOKENIZER, render, stops, "acme/model"), SuffixText)
     assert isinstance(open_text(TOKENIZER, render, stops, None), SuffixText)
 
 
+@pytest.mark.parametrize(
+    ("named", "model", "own", "renderer"),
+    [
+        (None, "Qwen/Qwen3-4B", True, "qwen3"),
+        (None, "Qwen/Qwen3-4B", False, None),
+        (None, "acme/model", True, None),
+        (None, None, True, None),
+        ("glm-5", "Qwen/Qwen3-4B", True, "glm-5"),
+        ("glm-5", None, False, "glm-5"),
+    ],
+)
+def test_the_renderer_of_a_job(named: str | None, model: str | None, own: bool, renderer: str | None) -> None:
+    assert renderer_of(named, model, own) == renderer
+
+
 def test_a_known_template_need_not_append() -> None:
-    assert open_text(TOKENIZER, render_of(STRIPS_THINKING), [], "Qwen/Qwen3-4B")
+    assert open_text(TOKENIZER, render_of(STRIPS_THINKING), [], "Qwen/Qwen3-4B", None, "qwen3")
 
 
 def test_arguments_of_the_template_reach_the_renderer_or_are_refused() -> None:

@@ -12,7 +12,7 @@ from rljob_api import load
 from rljob_api.spec.renderers import ChatTemplateRenderer
 from rljob_runtime.gateway.config import GatewayConfig
 from rljob_runtime.gateway.errors import RendererNotUsable, TemplateNotAppendOnly
-from rljob_runtime.gateway.text.known_text import KnownText
+from rljob_runtime.gateway.text.known_text import KnownText, renderer_of
 from rljob_runtime.gateway.text.open_text import open_text
 from rljob_runtime.gateway.text.renderer_check import check_renderer, fitting_renderers
 from rljob_runtime.gateway.text.suffix_text import SuffixText
@@ -49,7 +49,8 @@ def text_of(source: str, template: str, renderer: str | None = None) -> TurnText
     given = {"spec.model.source": source, "spec.environments": [CALC], "spec.data.chatTemplate": True, **data}
     config = GatewayConfig.of(load(job(given)), *(Path("unused"),) * 4)
     render, stops = render_of(template), [TOKENIZER.end]
-    return open_text(TOKENIZER, render, stops, config.known_model, None, config.data.chat_template_renderer)
+    chosen = renderer_of(config.data.chat_template_renderer, config.known_model, True)
+    return open_text(TOKENIZER, render, stops, config.known_model, None, chosen)
 
 
 def test_the_spec_names_every_renderer_that_can_go_on_with_turns() -> None:
@@ -154,3 +155,22 @@ def test_renderers_that_fit_are_found_without_the_net() -> None:
     assert "qwen3" in fitting_renderers(TOKENIZER, render_of(STRIPS_THINKING), None)
     assert fitting_renderers(TOKENIZER, render_of(QUIET), {"enable_thinking": False}) == ["qwen3"]
     assert fitting_renderers(TOKENIZER, render_of("{{ messages }}"), None) == []
+
+
+def test_a_download_that_fails_says_nothing_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start may succeed, so it is no `RendererNotUsable`."""
+
+    def fails(*_: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("renderers.create_renderer", fails)
+    with pytest.raises(ConnectionError):
+        KnownText(TOKENIZER, "gpt-oss")
+
+
+def test_a_renderer_of_a_trained_format_is_not_compared_with_a_template() -> None:
+    text = KnownText(TOKENIZER, "qwen3")
+    with pytest.raises(RendererNotUsable):
+        check_renderer(text, TOKENIZER, render_of(LLAMA))
+    text.name = "gpt-oss"
+    check_renderer(text, TOKENIZER, render_of(LLAMA))

@@ -132,7 +132,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.adaptive_tp.tail:_Engine.__init__",
         before="engine.decode",
         after="engine.latency.decode",
-        tests=(f"{POLICY}::test_the_decision[it leaves a size before it is full]",),
+        tests=(f"{TAIL}::test_responses_that_exceed_a_cache_take_turns",),
     ),
     Mutant(
         name="a machine stays while responses wait in its engines",

@@ -1,5 +1,7 @@
 """The play of a drawn outcome: exact where a formula is known, and what is carried keeps its tokens."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +33,13 @@ def pair(*groups: int, **more) -> MachineSnapshot:
 
 def test_without_a_switch_the_longest_response_decides():
     assert play(pair(0, 0), Draw(((7,), (20,))), ONE_SECOND, PAIRS) == pytest.approx(20.0)
+
+
+def test_responses_that_exceed_a_cache_take_turns():
+    """Two of 12 tokens on the average in a cache of 6: each runs half of the time."""
+    both = replace(pair(0), replicas=((Running(1, 0),) * 2,))
+    assert play(both, Draw(((10, 10),)), {1: flat(1.0)}, {}) == pytest.approx(10.0)
+    assert play(both, Draw(((10, 10),)), {1: replace(flat(1.0), kv_tokens=6)}, {}) == pytest.approx(20.0)
 
 
 def test_a_switch_costs_its_seconds_and_halves_the_rest():
