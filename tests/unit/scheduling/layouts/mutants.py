@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant(
         name="all engines count as built",
         target="rljob_runtime.scheduling.layouts.adaptive_switches:snapshot_of",
-        before="Builds(machine.built, look.rounds)",
+        before="Builds(machine.built, look.rounds, machine.discarded)",
         after="Builds(None, look.rounds)",
         tests=(f"{ADAPTIVE}::test_a_build_must_be_repaid",),
     ),
