@@ -47,6 +47,10 @@ class Rule:
     """`oldSelf` is an optional value, absent at creation. Then the rule holds at creation too."""
 
 
+_WITH_ITS_FIELDS = frozenset({"episode"})
+"""Objects that may come and go, and of which some fields may not change: one that comes changes its fields."""
+
+
 def same(path: str) -> str:
     """Render CEL for: the optional field at `path` (at most two steps below the spec) is unchanged."""
     path = ".".join(_ESCAPED.get(step, step) for step in path.split("."))
@@ -57,6 +61,9 @@ def same(path: str) -> str:
     now, was = f"self.{path}", f"oldSelf.{path}"
     present = f"has({now}) == has({was})"
     equal = f"(!has({now}) || {now} == {was})"
+    if parent in _WITH_ITS_FIELDS:
+        here, there = (f"has({one}.{parent}) && has({one}.{path})" for one in ("self", "oldSelf"))
+        return f"({here}) == ({there}) && (!({here}) || {now} == {was})"
     if parent:
         both = f"has(self.{parent}) && has(oldSelf.{parent})"
         return f"!({both}) || ({present} && {equal})"

@@ -371,7 +371,9 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "environments[].minRunners": ([CALC, {**SWE, "runners": 2}], [CALC, {**SWE, "runners": 2, "minRunners": 1}]),
     "environments[].maxRunners": ([CALC, SWE], [CALC, {**SWE, "maxRunners": 4}]),
     "environments[].episodesPerRunner": ([CALC], [{**CALC, "episodesPerRunner": 64}]),
-    "episode": ({"maxTurns": 4}, {"maxTurns": 5}),
+    "episode.maxTurns": (REMOVE, 5),
+    "episode.maxTokens": (512, 513),
+    "episode.maxForks": (0, REMOVE),
     "checkpoint.volumeClaimName": (REMOVE, "claim"),
     "checkpoint.emptyDir": ({}, REMOVE),
     "data.systemPrompt": ("Think.", REMOVE),
@@ -426,7 +428,7 @@ def pair(path: str, old_suspended: bool, new_suspended: bool) -> tuple[dict[str,
         edits.pop(f"spec.{path}", None)
         field, _, _ = path.partition("[]")  # of the entries of a list, the whole list is given
         edits |= OF_SOURCES if field == "data.sources" else {}
-        edits |= {"spec.environments": [CALC]} if field == "episode" else {}
+        edits |= {"spec.environments": [CALC]} if field.startswith(("episode", "data.chatTemplateRenderer")) else {}
         documents.append(job({**edits, **({} if value is REMOVE else {f"spec.{field}": value})}))
     return documents[0], documents[1]
 
@@ -472,6 +474,15 @@ def test_changes_are_refused_alike(server: Kube, path: str, suspended: tuple[boo
 )
 def test_the_rest_may_change_while_the_job_runs(server: Kube, change: dict[str, Any]) -> None:
     old, new = job(), job(change)
+    assert server.refused_change(old, new) == []
+    validate_update(load(old), load(new))
+
+
+@pytest.mark.parametrize("versions", list(itertools.permutations([REMOVE, "Single", "Mixed"], 2)), ids=str)
+def test_the_weights_of_episodes_may_change_while_the_job_runs(server: Kube, versions: tuple[Any, Any]) -> None:
+    """An apply of an unchanged manifest gives up the default of an earlier release."""
+    episodes = [{"maxTurns": 4, **({} if one is REMOVE else {"versions": one})} for one in versions]
+    old, new = (job({"spec.environments": [CALC], "spec.episode": one}) for one in episodes)
     assert server.refused_change(old, new) == []
     validate_update(load(old), load(new))
 
