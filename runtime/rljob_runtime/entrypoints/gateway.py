@@ -115,7 +115,8 @@ async def _serve(
     config: GatewayConfig, text: TurnText, vocabulary: int, capability_key: bytes, runners_key: bytes
 ) -> None:
     bounds = fitting_bounds(config.bounds, host_memory())
-    settings = GatewaySettings(config.model, config.context_tokens, vocabulary, config.max_tokens, bounds.history_bytes)
+    most = bounds.history_bytes, bounds.requests
+    settings = GatewaySettings(config.model, config.context_tokens, vocabulary, config.max_tokens, *most)
     server = ServerSettings.of(bounds, config.overtime_seconds)
     allow_descriptors(server.connections.total)
     async with contextlib.AsyncExitStack() as stack:
@@ -127,7 +128,8 @@ async def _serve(
         gateway = Gateway(link, text, settings, executor, now)
         memory, connections, own = server.memory(), ConnectionStats(), OwnShare()
         access = RunnerAccess(runners_key, capability_key, config.model)
-        routes = EnvironmentRoutes(link, access, now, AgentSide(memory, gateway.histories, gateway.context_limit))
+        agents = AgentSide(memory, gateway.histories, gateway.context_limit, gateway.repeats)
+        routes = EnvironmentRoutes(link, access, now, agents)
         port = await stack.enter_async_context(
             serve(gateway, capability_key, now, config.host, config.port, server, routes, memory, connections, own)
         )

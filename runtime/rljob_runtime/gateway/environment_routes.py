@@ -27,6 +27,7 @@ from rljob_runtime.gateway.histories import ContextLimit, Histories
 from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_body, send
 from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.wire.fields import Json
+from rljob_runtime.gateway.wire.repeats import Repeats
 from rljob_runtime.gateway.wire.runner_requests import (
     LeaseRequest,
     assignment_json,
@@ -76,6 +77,7 @@ class AgentSide:
     memory: Memory
     histories: Histories
     context_limit: ContextLimit
+    repeats: Repeats
 
     def true_report(self, episode: EpisodeAttempt, report: EpisodeReport) -> EpisodeReport:
         """Return the report of an attempt with what its harness does not know: why its requests were refused."""
@@ -92,6 +94,7 @@ class AgentSide:
         self.memory.forget(episode)
         self.histories.forget(episode)
         self.context_limit.forget(episode)
+        self.repeats.forget(episode)
 
 
 @dataclass

@@ -39,7 +39,7 @@ from rljob_runtime.gateway.wire.chat_request import ChatRequest, parse_chat_requ
 from rljob_runtime.gateway.wire.fields import canonical, digest, parse_body
 from rljob_runtime.gateway.wire.generate_request import GenerateTokens, parse_generate_request
 from rljob_runtime.gateway.wire.messages import assistant_message, chain
-from rljob_runtime.gateway.wire.repeats import Repeats
+from rljob_runtime.gateway.wire.repeats import MOST_REQUESTS, Repeats
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.protocols.turns import (
     COORDINATOR_AWAY,
@@ -51,6 +51,7 @@ from rljob_runtime.protocols.turns import (
     TurnCall,
     TurnRefused,
     Turns,
+    numbered,
 )
 from rljob_runtime.scheduling.backoff import Backoff
 
@@ -72,6 +73,8 @@ class GatewaySettings:
     """The job's bound of one turn."""
     history_bytes: int = LEAST_HISTORIES
     """The paths of attempts that are kept here."""
+    remembered: int = MOST_REQUESTS
+    """Different requests without a retry header that are remembered."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 2.0, 5.0))
     """Delays between calls of a coordinator that is away."""
 
@@ -133,21 +136,25 @@ class Gateway:
         self._sleep = sleep
         self.histories = Histories(settings.history_bytes, self._read_paths)
         self.context_limit = ContextLimit()
-        self.repeats = Repeats()
+        self.repeats = Repeats(settings.remembered)
         self._work: set[asyncio.Task[Answer]] = set()
         self._conversations: set[EpisodeAttempt] = set()
         """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""
 
-    async def chat(self, capability: Capability, body: bytes, retry: bool | None = None) -> Answer:
-        """Answer a chat request. `retry`: what the client says about it; None if it says nothing.
+    async def chat(
+        self, capability: Capability, body: bytes, retry: bool | None = None, number: int | None = None
+    ) -> Answer:
+        """Answer a chat request. `retry`: whether it is one, None if that is not known. `number`: see `Asked`.
 
         Raises `GatewayError`.
         """
-        return await self._to_the_end(self._chat(capability, body, retry))
+        return await self._to_the_end(self._chat(capability, body, retry, number))
 
-    async def generate(self, capability: Capability, body: bytes, retry: bool | None = None) -> Answer:
+    async def generate(
+        self, capability: Capability, body: bytes, retry: bool | None = None, number: int | None = None
+    ) -> Answer:
         """Answer a request for tokens; see `chat`."""
-        return await self._to_the_end(self._generate(capability, body, retry))
+        return await self._to_the_end(self._generate(capability, body, retry, number))
 
     async def conversation(self, capability: Capability) -> Answer:
         """Return the messages of an attempt's last answer, with it; null if no turn was asked by messages.
@@ -183,7 +190,7 @@ class Gateway:
         if not isinstance(error, GatewayError):
             log.error("the work on a request ended by an unforeseen error", exc_info=error)
 
-    async def _chat(self, capability: Capability, body: bytes, retry: bool | None) -> Answer:
+    async def _chat(self, capability: Capability, body: bytes, retry: bool | None, number: int | None) -> Answer:
         prompt = await self._in_thread(partial(self._prompt, await self.histories.of(capability), body))
         request = prompt.request
         self.stats.rewritten += prompt.rewritten
@@ -200,7 +207,7 @@ class Gateway:
             deadline=capability.expires,
             reencoded_tokens=prompt.reencoded_tokens,
         )
-        turn = await self._turn(call)
+        turn = await self._turn(call, retry, number)
         answered = AnsweredTurn(capability.episode, self._settings.model, prompt.tokens, turn)
         paths = self.histories.kept(capability.episode)
 
@@ -215,7 +222,7 @@ class Gateway:
         self.stats.malformed_calls += malformed
         return written
 
-    async def _generate(self, capability: Capability, body: bytes, retry: bool | None) -> Answer:
+    async def _generate(self, capability: Capability, body: bytes, retry: bool | None, number: int | None) -> Answer:
         def parse() -> tuple[GenerateTokens, str]:
             given = parse_body(body)
             return parse_generate_request(given, self._settings.vocabulary), digest(GENERATE, given)
@@ -227,7 +234,7 @@ class Gateway:
         call = TurnCall(
             capability.episode, identity, retry is not False, request.token_ids, bounds, body, capability.expires
         )
-        turn = await self._turn(call)
+        turn = await self._turn(call, retry, number)
         answered = AnsweredTurn(capability.episode, self._settings.model, request.token_ids, turn)
         return await self._in_thread(lambda: generate_answer(request, answered))
 
@@ -337,15 +344,16 @@ class Gateway:
         self.context_limit.forget(episode)
         return TurnBounds(min(room, self._settings.max_tokens, max_tokens or room), stop, stop_token_ids)
 
-    async def _turn(self, call: TurnCall) -> RecordedTurn:
-        """Return the stored turn. Raises `GatewayError`."""
+    async def _turn(self, call: TurnCall, retry: bool | None, number: int | None) -> RecordedTurn:
+        """Return the stored turn. Of a request that is not known, any turn of the record. Raises `GatewayError`."""
+        own = call if number is None else replace(call, digest=numbered(call.digest, number))
         calls = 0
 
         def ask() -> Awaitable[RecordedTurn]:
             nonlocal calls
             calls += 1
             # The turn may have been stored although its answer was lost.
-            return self._turns.turn(call if calls == 1 else replace(call, retry=True))
+            return self._turns.turn((call if retry is None else own) if calls == 1 else replace(own, retry=True))
 
         turn = await self._asked(Capability(call.episode, int(call.deadline)), ask)
         self.stats.turns += not turn.replayed
@@ -369,6 +377,7 @@ class Gateway:
                 break
             except AttemptEnded as error:
                 self.histories.forget(capability.episode)
+                self.repeats.forget(capability.episode)
                 raise GatewayError(403, "attempt_ended", str(error)) from error
             except TurnRefused as error:
                 raise bad(str(error), code="episode_limit_reached") from error

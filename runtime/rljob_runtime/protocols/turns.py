@@ -44,7 +44,8 @@ class TurnCall:
     """A request for one turn.
 
     `token_ids`: the whole prompt. It attaches to the deepest node whose tokens are its prefix. `digest` identifies the
-    client's request. With `retry` the recorded answer to this digest is wanted, if there is one. `body` is the request
+    client's request, or one of equal requests (`numbered`). With `retry` the recorded answer to this digest is wanted,
+    if there is one; without a number, the newest of all equal requests. `body` is the request
     as the client sent it, to be stored with the turn: its sampling parameters are in there. `deadline`: seconds of the
     epoch; the caller no longer waits after it. `reencoded_tokens`: sampled tokens of the turn before that the model's
     template wrote in another form, so that the prompt begins again from the text.
@@ -58,6 +59,17 @@ class TurnCall:
     body: bytes
     deadline: float
     reencoded_tokens: int = 0
+
+
+def numbered(digest: str, number: int) -> str:
+    """Return the digest of one of equal requests: each has an answer of its own."""
+    return f"{digest}#{number}"
+
+
+def unnumbered(digest: str) -> tuple[str, int | None]:
+    """Return the digest of a request without its number, and the number; None without one."""
+    request, mark, number = digest.rpartition("#")
+    return (request, int(number)) if mark and number.isdecimal() else (digest, None)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from hack.mutants import Mutant
 ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
 HISTORIES = "tests/unit/gateway/test_histories.py"
 MEMORY = "tests/unit/gateway/test_memory.py"
+REPEATS = "tests/unit/gateway/wire/test_repeats.py"
 TOO_LONG = f"{ENVIRONMENTS}::test_an_attempt_that_ends_with_too_long_a_request_was_ended_by_tokens"
 
 MUTANTS = (
@@ -76,6 +77,34 @@ MUTANTS = (
         before="self.histories.forget(episode)",
         after="pass",
         tests=(f"{ENVIRONMENTS}::test_nothing_is_kept_of_an_attempt_that_was_reported",),
+    ),
+    Mutant(
+        name="the requests of a reported attempt stay",
+        target="rljob_runtime.gateway.environment_routes:AgentSide.forget",
+        before="self.repeats.forget(episode)",
+        after="pass",
+        tests=(f"{ENVIRONMENTS}::test_nothing_is_kept_of_an_attempt_that_was_reported",),
+    ),
+    Mutant(
+        name="the requests of an attempt that has ended stay",
+        target="rljob_runtime.gateway.gateway:Gateway._asked",
+        before="self.repeats.forget(capability.episode)",
+        after="pass",
+        tests=(f"{REPEATS}::test_an_attempt_that_has_ended_is_forgotten",),
+    ),
+    Mutant(
+        name="a small job's gateway remembers as many requests as a large one's",
+        target="rljob_runtime.gateway.gateway:Gateway.__init__",
+        before="Repeats(settings.remembered)",
+        after="Repeats()",
+        tests=(f"{REPEATS}::test_a_gateway_remembers_as_many_as_its_settings_say",),
+    ),
+    Mutant(
+        name="equal requests have one answer when the coordinator was away",
+        target="rljob_runtime.gateway.gateway:Gateway._turn",
+        before="replace(own, retry=True)",
+        after="replace(call, retry=True)",
+        tests=(f"{REPEATS}::test_clients_have_their_own_answers_when_the_coordinator_was_away",),
     ),
     Mutant(
         name="an attempt that was refused is scored",

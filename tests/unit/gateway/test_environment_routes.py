@@ -18,9 +18,11 @@ from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
 from rljob_runtime.gateway.environment_routes import AgentSide, EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.errors import GatewayError
+from rljob_runtime.gateway.gateway import Gateway
 from rljob_runtime.gateway.histories import ContextLimit
 from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
+from rljob_runtime.gateway.wire.repeats import Repeats
 from rljob_runtime.gateway.wire.runner_requests import MOST_EPISODES, MOST_TEXTS, parse_done, parse_heartbeat
 from rljob_runtime.protocols.environments import (
     MOST_ANSWER,
@@ -49,6 +51,10 @@ ACCESS = RunnerAccess(RUNNERS, KEY, "policy", most_bytes=2_000, look_seconds=0.0
 
 def assignment(index: int = 0, environment: str = "calc", deadline: float = 60.5) -> Assignment:
     return Assignment(attempt_of(index), environment, RECORD, MESSAGES, deadline)
+
+
+def side_of(gateway: Gateway) -> AgentSide:
+    return AgentSide(ServerSettings().memory(), gateway.histories, gateway.context_limit, gateway.repeats)
 
 
 def named(episode: EpisodeAttempt) -> dict[str, Any]:
@@ -281,7 +287,7 @@ async def test_no_runner_states_a_failure_of_the_gateway(site: Site) -> None:
 async def refused(site: Site, episode: EpisodeAttempt) -> Memory:
     """Let the gateway refuse a request of an attempt, since others take all places."""
     memory = Memory(ByteBudget(8, 8, 8, places=1))
-    site.routes.agents = AgentSide(memory, make_site().gateway.histories, ContextLimit())
+    site.routes.agents = AgentSide(memory, make_site().gateway.histories, ContextLimit(), Repeats())
 
     async def ask(one: EpisodeAttempt) -> None:
         async with memory.room(one, 1, 10.0, Sender(retry=False, has_left=lambda: False)):
@@ -336,7 +342,7 @@ async def test_an_attempt_that_ends_with_too_long_a_request_was_ended_by_tokens(
     site: Site, stated: dict[str, str], goes_on: bool, limit: HarnessLimit | None
 ) -> None:
     agents = make_site()
-    site.routes.agents = AgentSide(ServerSettings().memory(), agents.gateway.histories, agents.gateway.context_limit)
+    site.routes.agents = side_of(agents.gateway)
     await site.environments.put(assignment())
     await site.lease()
     with pytest.raises(GatewayError, match="maximum context length"):
@@ -364,13 +370,17 @@ def test_attempts_that_end_without_a_report_are_forgotten(monkeypatch: pytest.Mo
 
 async def test_nothing_is_kept_of_an_attempt_that_was_reported(site: Site) -> None:
     agents = make_site()
-    site.routes.agents = AgentSide(ServerSettings().memory(), agents.gateway.histories, agents.gateway.context_limit)
+    site.routes.agents = side_of(agents.gateway)
     await site.environments.put(assignment())
     await site.lease()
     await agents.chat([{"role": "user", "content": "hi"}])
+    with agents.gateway.repeats.asked((attempt_of(), b"hi"), None, lambda: False):
+        pass
     assert agents.gateway.histories.kept(attempt_of()) is not None
+    assert agents.gateway.repeats.remembered == 1
     assert (await site.done(attempt_of(), reward=1.0)).status == 200
     assert agents.gateway.histories.kept(attempt_of()) is None
+    assert agents.gateway.repeats.remembered == 0
 
 
 async def test_the_report_of_an_attempt_that_has_ended_is_refused_for_good(site: Site) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.protocols.turns import unnumbered
 from rljob_runtime.scheduling.episodes.counts import EpisodeStats
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit, Limits
@@ -90,7 +91,7 @@ class Episode:
         self._open_below: dict[int, int] = {}
         """Open turns by their parent."""
         self._turns: dict[str, list[int]] = {}
-        """The turns of each request digest, in the order in which they were opened."""
+        """The turns of all equal requests, by the digest without a number, in the order in which they were opened."""
         self._unstored: set[int] = set()
         """Given nodes that no commit has returned."""
         self._version: int | None = None
@@ -218,7 +219,7 @@ class Episode:
         self._close(turn)
         self.stats.turns -= 1
         self.stats.forks -= found.is_branch
-        self._turns[found.turn.digest].remove(turn)
+        self._turns[unnumbered(found.turn.digest)[0]].remove(turn)
         if self._rerun is not None:
             self._rerun.forget(turn)
 
@@ -266,7 +267,7 @@ class Episode:
             if node.is_sampled:
                 self.stats.turns += 1
                 self.stats.sampled_tokens += len(node.token_ids)
-                self._turns.setdefault(node.digest, []).append(node.id)
+                self._turns.setdefault(unnumbered(node.digest)[0], []).append(node.id)
                 if self.rules.versions is Versions.SINGLE:
                     self._version = node.version
             else:
@@ -277,10 +278,19 @@ class Episode:
     def _former(self, digest: str) -> Decision | None:
         """Return the decision about a retry: the newest turn of its request, None if there is none.
 
-        A program that runs again sends a request again only for a turn that it has asked for itself."""
+        A digest with a number names one of equal requests, one without a number any of them. A program that runs again
+        sends a request again only for a turn that it has asked for itself."""
         left = self.unrepeated
-        turn = next((one for one in reversed(self._turns.get(digest, ())) if one not in left), None)
-        return None if turn is None else self._known(turn)
+        request, number = unnumbered(digest)
+        for turn in reversed(self._turns.get(request, ())):
+            if turn not in left and number in (None, self._number(turn)):
+                return self._known(turn)
+        return None
+
+    def _number(self, turn: int) -> int | None:
+        """Return the number of a turn's request among equal ones. One that was asked for without a number was first."""
+        known = self._open[turn].turn if turn in self._open else self.nodes.get(turn)
+        return None if known is None else unnumbered(known.digest)[1] or 0
 
     def _known(self, turn: int, repeated: bool = False) -> Decision | None:
         """Return the decision about a turn that was opened before; None if it was never committed."""
@@ -326,7 +336,7 @@ class Episode:
         self.stats.turns, self.stats.forks = self.stats.turns + 1, forks
         self._open[turn.id] = _OpenTurn(turn, place.path, is_branch=is_fork and not len(place.tail))
         self._open_below[turn.parent] = self._open_below.get(turn.parent, 0) + 1
-        self._turns.setdefault(request.digest, []).append(turn.id)
+        self._turns.setdefault(unnumbered(request.digest)[0], []).append(turn.id)
         return Generate(turn)
 
     def _add_given(self, place: Attachment) -> int:

@@ -3,7 +3,8 @@
     runner lost → Rerun(turns so far) → repeat, repeat … → none left: the program is where it was, and goes on
 
 What a program did is in its memory. If it asks the same again, and receives the same answers, it is in the same state.
-So each turn is given once more, to the first request with the body of its own.
+So each turn is given once more, to the first request with the body of its own. Of equal requests with numbers, it is the
+one with the number of its own.
 
 A program that asks for something else, where a turn has not been repeated, has become another one: the turns that it
 did not repeat would be trained on with a reward that they did not earn. Then the attempt ends as a failure of ours, and
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rljob_runtime.protocols.turns import unnumbered
 from rljob_runtime.scheduling.episodes.ends import AbortCause
 
 
@@ -43,8 +45,16 @@ class Rerun:
         return tuple(self._left)
 
     def repeat(self, digest: str) -> int | None:
-        """Return the first turn that is left of a request with this digest, and take it out; None without one."""
-        found = next((turn.id for turn in self._left.values() if turn.digest == digest), None)
+        """Return the first turn that is left of a request with this digest, and take it out; None without one.
+
+        Of equal requests it is that of the same number, so that a retry finds it. Without one it is any of them."""
+        request, number = unnumbered(digest)
+        equal = {
+            one.id: unnumbered(one.digest)[1] or 0
+            for one in self._left.values()
+            if unnumbered(one.digest)[0] == request
+        }
+        found = next((turn for turn, its in equal.items() if its == (number or 0)), next(iter(equal), None))
         if found is not None:
             del self._left[found]
         return found

@@ -84,9 +84,23 @@ MUTANTS = (
     Mutant(
         name="a retry of a program that runs again takes the next equal turn",
         target="rljob_runtime.scheduling.episodes.episode:Episode._former",
-        before="one not in left",
-        after="one in left",
+        before="turn not in left",
+        after="turn in left",
         tests=(f"{RERUN}::test_a_retry_gets_the_turn_of_its_request_and_not_the_next_equal_one",),
+    ),
+    Mutant(
+        name="the retry of one of equal requests gets the newest turn of all",
+        target="rljob_runtime.scheduling.episodes.episode:Episode._former",
+        before="number in (None, self._number(turn))",
+        after="True",
+        tests=(f"{EPISODE}::test_the_retry_of_a_numbered_request_gets_its_own_turn",),
+    ),
+    Mutant(
+        name="equal requests of a program that runs again get their turns in any order",
+        target="rljob_runtime.scheduling.episodes.rerun:Rerun.repeat",
+        before="its == (number or 0)",
+        after="True",
+        tests=(f"{RERUN}::test_equal_requests_of_a_program_that_runs_again_get_their_own_turns",),
     ),
     Mutant(
         name="an attempt whose calls are not known goes on",

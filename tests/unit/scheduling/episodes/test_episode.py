@@ -75,6 +75,27 @@ def test_the_retry_of_equal_requests_gets_the_newest() -> None:
     assert found.node.token_ids == (3,)
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_the_retry_of_a_numbered_request_gets_its_own_turn(restored: bool) -> None:
+    one, engine = episode(), RecordingEngine()
+    for digest, answer in (("a", 2), ("a#1", 3), ("a#2", 4)):
+        engine.answer(one, opened(one, (1,), digest=digest), (1,), (answer,))
+    if restored:
+        one = Episode(one.rules, 0.0, one.nodes.values())
+    found = {digest: one.open(ask((1,), digest, retry=True), 1.0) for digest in ("a#0", "a#1", "a#2", "a")}
+    said = {digest: tuple(was.node.token_ids) for digest, was in found.items() if isinstance(was, Recorded)}
+    assert said == {"a#0": (2,), "a#1": (3,), "a#2": (4,), "a": (4,)}
+    assert isinstance(one.open(ask((1,), "a#3", retry=True), 1.0), Generate)
+
+
+def test_a_dropped_turn_of_a_numbered_request_is_opened_again() -> None:
+    one = episode()
+    turn = opened(one, (1,), digest="a#1")
+    assert one.open(ask((1,), "a#1", retry=True), 1.0) == InProgress(turn)
+    one.drop(turn.id)
+    assert isinstance(one.open(ask((1,), "a#1", retry=True), 1.0), Generate)
+
+
 def test_a_dropped_turn_costs_no_turn_and_no_fork() -> None:
     one, engine = episode(turns=2, forks=1), RecordingEngine()
     engine.answer(one, opened(one, (1,)), (1,), (2,))
