@@ -3,8 +3,8 @@
     runner lost → Rerun(turns so far) → repeat, repeat … → none left: the program is where it was, and goes on
 
 What a program did is in its memory. If it asks the same again, and receives the same answers, it is in the same state.
-So each turn is given once more, to the first request with the body of its own. Of equal requests with numbers, it is the
-one with the number of its own.
+So each turn is given once more, to the first request with the body of its own. Of equal requests with numbers, it is
+the one with the number of its own.
 
 A program that asks for something else, where a turn has not been repeated, has become another one: the turns that it
 did not repeat would be trained on with a reward that they did not earn. Then the attempt ends as a failure of ours, and
