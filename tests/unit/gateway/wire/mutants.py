@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         name="only the newest of equal requests is a lost one",
         target="rljob_runtime.gateway.wire.repeats:_Equal.ask",
-        before="self.unanswered.items() if one.is_lost",
-        after="list(self.unanswered.items())[-1:] if one.is_lost",
+        before="self.unanswered.items()",
+        after="list(self.unanswered.items())[-1:]",
         tests=(
             f"{REPEATS}::test_clients_that_all_lost_their_answers_each_receive_one_of_them",
             f"{REPEATS}::test_a_lost_answer_is_received_after_others_have_asked",
