@@ -227,9 +227,15 @@ class Runner:
         try:
             await self._gateway.done(attempt, report)
         except (GatewayRefused, ValueError) as error:
-            if report.limit is not None or report.answer is not None:
-                # A gateway before these were stated lives as long as its coordinator's pod.
-                await self._report(attempt, replace(report, limit=None, answer=None))
+            # A gateway that does not know these lives as long as its coordinator's pod. It may know limits alone.
+            if report.answer is not None:
+                log.warning(
+                    "%s: the stated answer is not scored, since the report with it is refused: %s", attempt, error
+                )
+                await self._report(attempt, replace(report, answer=None))
+                return
+            if report.limit is not None:
+                await self._report(attempt, replace(report, limit=None))
                 return
             log.warning("%s: the report is refused: %s", attempt, error)
             self.stats.refused += 1

@@ -62,7 +62,14 @@ MUTANTS = (
         target="rljob_env.runner:Runner._report",
         before="report.limit is not None",
         after="False",
-        tests=(f"{RUNNER}::test_an_older_gateway_gets_a_report_without_its_limit",),
+        tests=(f"{RUNNER}::test_an_older_gateway_gets_a_report_of_what_it_knows",),
+    ),
+    Mutant(
+        name="an older gateway that knows no answers gets no limit",
+        target="rljob_env.runner:Runner._report",
+        before="replace(report, answer=None)",
+        after="replace(report, answer=None, limit=None)",
+        tests=(f"{RUNNER}::test_an_older_gateway_gets_a_report_of_what_it_knows",),
     ),
     Mutant(
         name="the time of a rollout begins before its environment is loaded",

@@ -17,7 +17,7 @@ from rljob_env.episode import Limit, Report
 from rljob_env.failures import Failed, GatewayAway, GatewayRefused, Part
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.runner import Runner, RunnerSettings
-from rljob_runtime.protocols.environments import FailedPart
+from rljob_runtime.protocols.environments import FailedPart, HarnessLimit
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from tests.support.envs.processes import gone
 from tests.support.envs.site import RUNNER_KEY, SETTINGS, Site, open_site
@@ -242,27 +242,44 @@ async def test_a_report_whose_answer_was_lost_is_sent_again_and_counts_once() ->
         assert site.environments.reports.keys() == {attempt_of()}
 
 
-class BeforeLimits(httpx.AsyncBaseTransport):
-    """A gateway of before limits were stated: it refuses what it does not know."""
+class Older(httpx.AsyncBaseTransport):
+    """A gateway of a version before: it refuses what it does not know."""
 
-    def __init__(self) -> None:
+    def __init__(self, *unknown: str) -> None:
+        self.refused: list[str] = []
+        self._unknown = unknown
         self._inner = httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if b'"limit"' in request.content:
-            error = {"code": "unknown_parameter", "message": "unknown parameter 'limit'"}
-            return httpx.Response(400, json={"error": error}, request=request)
+        for name in self._unknown:
+            if f'"{name}"'.encode() in request.content:
+                self.refused.append(name)
+                error = {"code": "unknown_parameter", "message": f"unknown parameter '{name}'"}
+                return httpx.Response(400, json={"error": error}, request=request)
         return await self._inner.handle_async_request(request)
 
 
-async def test_an_older_gateway_gets_a_report_without_its_limit() -> None:
+@pytest.mark.parametrize(
+    ("unknown", "stated", "limit"),
+    [
+        (("limit",), None, None),
+        (("answer",), "5", HarnessLimit.TURNS),
+        (("limit", "answer"), "5", None),
+    ],
+)
+async def test_an_older_gateway_gets_a_report_of_what_it_knows(
+    unknown: tuple[str, ...], stated: str | None, limit: HarnessLimit | None, caplog: pytest.LogCaptureFixture
+) -> None:
     """It lives as long as its coordinator's pod. The end is worth more than what ended it."""
-    harness = StandInHarness(Report(0.5, limit=Limit.TURNS))
+    harness = StandInHarness(Report(0.5, limit=Limit.TURNS, answer=stated))
     harness.go.set()
-    async with httpx.AsyncClient(transport=BeforeLimits()) as http, open_site() as site, site.stack:
+    gateway = Older(*unknown)
+    async with httpx.AsyncClient(transport=gateway) as http, open_site() as site, site.stack:
         await site.run(harness, http=http)
         report = await site.environments.reported(await site.put())
-        assert (report.reward, report.failed, report.limit) == (0.5, None, None)
+        assert (report.reward, report.failed, report.limit, report.answer) == (0.5, None, limit, None)
+    assert len(gateway.refused) == len(unknown)
+    assert ("the stated answer is not scored" in caplog.text) == (stated is not None)
 
 
 async def test_an_unforeseen_error_of_a_harness_is_a_failure_of_ours() -> None:
