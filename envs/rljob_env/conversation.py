@@ -20,7 +20,7 @@ LATE_SECONDS = 4.0
 
 
 async def conversation_of(http: httpx.AsyncClient, assignment: Assignment) -> list[Json] | None:
-    """Return the messages of the newest turn with the model's answer; None if no turn was asked for by messages.
+    """Return the messages up to the main conversation's last answer; None if no turn was asked for by messages.
 
     None, too, for a gateway of an operator before this version: it lives as long as its coordinator's pod.
     Raises `EpisodeOver`, and `Failed` if the gateway does not answer in time: a part of it is no conversation.
