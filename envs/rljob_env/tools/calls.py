@@ -10,21 +10,23 @@ Only calls without a state run concurrently. Their places tell them apart, so th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from rljob_env.episode import Assignment, ExecutedCall, Json
+from rljob_env.tools.call_limits import CONCURRENT_CALLS
 from rljob_env.tools.toolbox import ERROR, Toolbox
 
-CONCURRENT_CALLS = 4
-"""Most calls of an episode that run at a time. Each call of a function has a process of its own."""
+LATE_SECONDS = 1.0
+"""A report that is not answered for so long waits for a gateway that is away."""
 
 
 class Calls:
     """The calls of one attempt, in its toolbox."""
 
     def __init__(self, assignment: Assignment, toolbox: Toolbox) -> None:
-        self._unanswered = 0
-        """Reports that are not answered."""
+        self._unanswered: dict[str, float] = {}
+        """Monotonic times of reports that are not answered, by their calls."""
         self._called = assignment.called
         self._stateless = assignment.stateless
         self._places = asyncio.Semaphore(CONCURRENT_CALLS)
@@ -40,8 +42,8 @@ class Calls:
 
     @property
     def waiting(self) -> bool:
-        """Whether a report is not answered."""
-        return self._unanswered > 0
+        """Whether a report waits for a gateway that is away. One on its way at the deadline does not."""
+        return any(time.monotonic() - sent > LATE_SECONDS for sent in self._unanswered.values())
 
     async def go_on(self) -> None:
         """Take over the calls of another runner. Tools with a state execute them. Raises `EpisodeOver`, `Failed`."""
@@ -79,7 +81,7 @@ class Calls:
         seen = await self._toolbox.observation(call)
         if self._called is not None:
             made = ExecutedCall(call["id"], function["name"], function["arguments"] or "", seen.text, seen.seconds)
-            self._unanswered += 1
+            self._unanswered[made.id] = time.monotonic()
             await self._called(made)
-            self._unanswered -= 1
+            del self._unanswered[made.id]
         return seen.text

@@ -20,6 +20,7 @@ from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
 from rljob_env.model import LimitReached, Model
 from rljob_env.scoring import Scorer
+from rljob_env.tools.call_limits import CallLimits
 from rljob_env.tools.calls import Calls
 from rljob_env.tools.mcp_client import McpClient
 from rljob_env.tools.toolbox import FunctionTools, Toolbox
@@ -43,6 +44,9 @@ class ToolsHarness:
         self._servers = tuple(tool.mcp_url for tool in config.tools if tool.mcp_url is not None)
         settings = WorkerSettings(root, self._functions, config.variables, Part.TOOL_SERVER, guard)
         self.tool_workers = WorkerPool(settings)
+        # Each call has a process of its own, and the memory of a pod is that of its episodes.
+        self._places = asyncio.Semaphore(config.episodes)
+        self._limits = {url: CallLimits(config.tool_seconds) for url in self._servers}
         self.scorer = Scorer(config, root, guard)
         self._descriptions: dict[str, Json] | None = None
 
@@ -59,7 +63,7 @@ class ToolsHarness:
             limit: Limit | None = None
             try:
                 async with asyncio.timeout(assignment.seconds_left()):
-                    await self._open(stack, toolbox)
+                    await self._open(stack, toolbox, assignment.stateless)
                     await calls.go_on()
                     limit = await self._converse(model, calls, request, messages, answers)
             except TimeoutError as error:
@@ -85,23 +89,25 @@ class ToolsHarness:
         await self.tool_workers.close()
         await self.scorer.close()
 
-    async def _open(self, stack: AsyncExitStack, toolbox: Toolbox) -> None:
+    async def _open(self, stack: AsyncExitStack, toolbox: Toolbox, concurrently: bool) -> None:
         """Add all tools. Each episode has a session of its own with an MCP server."""
+        seconds = self._config.tool_seconds
         if self._functions:
-            await toolbox.add(FunctionTools(self.tool_workers, await self._described(), self._config.tool_seconds))
+            await toolbox.add(FunctionTools(self.tool_workers, await self._described(), seconds, self._places))
         for url in self._servers:
-            client = McpClient(self._servers_http, url, self._config.tool_seconds)
+            client = McpClient(self._servers_http, url, seconds, self._limits[url] if concurrently else None)
             stack.push_async_callback(client.close)
             await toolbox.add(client)
 
     async def _described(self) -> dict[str, Json]:
         """Return the functions as tools. They are asked once."""
-        if self._descriptions is None:
-            try:
-                self._descriptions = {name: await self.tool_workers.describe(name) for name in self._functions}
-            except CallFailed as error:
-                raise Failed(Part.TOOL_SERVER, str(error)) from error
-        return self._descriptions
+        async with self._places:
+            if self._descriptions is None:
+                try:
+                    self._descriptions = {name: await self.tool_workers.describe(name) for name in self._functions}
+                except CallFailed as error:
+                    raise Failed(Part.TOOL_SERVER, str(error)) from error
+            return self._descriptions
 
     async def _converse(
         self, model: Model, calls: Calls, request: str | None, messages: list[Json], answers: list[Json]

@@ -18,6 +18,7 @@ import httpx
 from rljob_env.episode import Json
 from rljob_env.failures import Failed, Part
 from rljob_env.retrying import delay
+from rljob_env.tools.call_limits import CallLimits
 from rljob_env.tools.json_rpc import Malformed, RpcError, result_of
 from rljob_env.tools.toolbox import ToolError
 
@@ -36,31 +37,37 @@ CLOSE_SECONDS = 2.0
 
 
 class McpClient:
-    """A session with one server. `seconds`: the time of one call."""
+    """A session with one server. `seconds`: the time of one call.
 
-    def __init__(self, http: httpx.AsyncClient, url: str, seconds: float) -> None:
+    `limits`: those of the calls of all sessions, where calls run concurrently. None: no call waits for another.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, url: str, seconds: float, limits: CallLimits | None = None) -> None:
         self.sent_again = 0
         self._http = http
         self._url = url
         self._seconds = seconds
+        self._limits = limits or CallLimits(seconds, times=1)
+        self._session_seconds = seconds * self._limits.times
+        """Time to begin the session: its requests wait for calls of other sessions."""
         self._ids = itertools.count(1)
         self._headers = {"Accept": "application/json, text/event-stream"}
 
     async def tools(self) -> Sequence[Json]:
         """Begin the session and return the server's tools. Raises `Failed`."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._session_seconds):
                 await self._initialize()
                 return await self._list()
         except RpcError as error:
             raise self._failed(f"answers an error: {error}") from error
         except TimeoutError as error:
-            raise self._failed(f"did not begin a session within {self._seconds:g} s") from error
+            raise self._failed(f"did not begin a session within {self._session_seconds:g} s") from error
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return what a tool answers. Raises `ToolError` and `Failed`."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with self._limits.call():
                 result = await self._request("tools/call", {"name": name, "arguments": dict(arguments)})
         except RpcError as error:
             if error.code == INVALID_PARAMS:
@@ -133,7 +140,7 @@ class McpClient:
     async def _ping(self) -> None:
         """Find out whether a slow server is there at all. Raises `Failed` if it is not."""
         try:
-            async with asyncio.timeout(PING_SECONDS):
+            async with asyncio.timeout(PING_SECONDS * self._limits.times):
                 await self._request("ping", {})
         except TimeoutError as error:
             raise self._failed(f"answers neither a call within {self._seconds:g} s nor a ping") from error
@@ -193,7 +200,7 @@ class McpClient:
 
     async def _post(self, body: Json) -> httpx.Response:
         try:
-            return await self._http.post(self._url, **self._sent(body), timeout=self._seconds)
+            return await self._http.post(self._url, **self._sent(body), timeout=self._session_seconds)
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise self._failed(repr(error)) from error
 

@@ -6,6 +6,7 @@ server, and the attempt is tried again.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -38,10 +39,13 @@ class ToolSource(Protocol):
 
 
 class FunctionTools:
-    """Python functions. `descriptions`: each with its full name."""
+    """Python functions. `descriptions`: each with its full name. `places`: of the calls of all episodes of a runner."""
 
-    def __init__(self, pool: WorkerPool, descriptions: Mapping[str, Json], seconds: float) -> None:
+    def __init__(
+        self, pool: WorkerPool, descriptions: Mapping[str, Json], seconds: float, places: asyncio.Semaphore
+    ) -> None:
         self._pool = pool
+        self._places = places
         self._descriptions = descriptions
         self._names = {described["name"]: name for name, described in descriptions.items()}
         self._seconds = seconds
@@ -51,7 +55,8 @@ class FunctionTools:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         try:
-            return await self._pool.observe(self._names[name], arguments, self._seconds)
+            async with self._places:
+                return await self._pool.observe(self._names[name], arguments, self._seconds)
         except CallError as error:
             raise ToolError(str(error)) from error
         except CallFailed as error:

@@ -30,6 +30,8 @@ class StandInMcp:
     break_off: bool = False
     hang: bool = False
     hang_ping: bool = False
+    serial_seconds: float = 0.0
+    """It answers one request at a time, and a call takes so long."""
     result: Any = None
     """Its answer to a call, instead of the sum."""
     error: dict[str, Any] | None = None
@@ -41,6 +43,7 @@ class StandInMcp:
     pongs: list[Any] = field(default_factory=list)
     sessions: set[str] = field(default_factory=set)
     url: str = ""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.method == "DELETE":
@@ -65,6 +68,17 @@ class StandInMcp:
         return await self._request(request, body)
 
     async def _request(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if not self.serial_seconds:
+            return await self._answered(request, body)
+        # As a server of one thread, it goes on with what its client has given up.
+        return await asyncio.shield(asyncio.ensure_future(self._in_turn(request, body)))
+
+    async def _in_turn(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        async with self._turn:
+            await asyncio.sleep(self.serial_seconds if body["method"] == "tools/call" else 0.0)
+            return await self._answered(request, body)
+
+    async def _answered(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if body["method"] == "ping":
             await asyncio.sleep(3600 if self.hang_ping else 0)
             return await self._answer(request, body, {})

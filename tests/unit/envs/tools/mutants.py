@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 MCP = "tests/unit/envs/tools/test_mcp_client.py"
 CONCURRENT = "tests/unit/envs/tools/test_concurrent_calls.py"
+LIMITS = "tests/unit/envs/tools/test_call_limits.py"
 TOOLS = "tests/unit/envs/tools/test_harness.py"
 
 MUTANTS = (
@@ -137,5 +138,54 @@ async with self._places:
         before="value.isascii()",
         after="True",
         tests=("tests/unit/envs/test_fuzz.py::test_an_answer_of_an_mcp_server_is_a_text_or_a_failure",),
+    ),
+    Mutant(
+        name="a call that waits for others at a server has its own time alone",
+        target="rljob_env.tools.call_limits:CallLimits.call",
+        before="not limit.expired()",
+        after="False",
+        tests=(f"{LIMITS}::test_an_answer_renews_the_time_of_the_other_calls",),
+    ),
+    Mutant(
+        name="answers to other calls keep a call open for ever",
+        target="rljob_env.tools.call_limits:CallLimits._renew",
+        before="min(until, latest)",
+        after="until",
+        tests=(f"{LIMITS}::test_an_answer_renews_the_time_of_the_other_calls",),
+    ),
+    Mutant(
+        name="a call that is not answered renews the time of others",
+        target="rljob_env.tools.call_limits:CallLimits.call",
+        before="not limit.expired()",
+        after="True",
+        tests=(f"{LIMITS}::test_a_call_that_ends_without_an_answer_renews_nothing",),
+    ),
+    Mutant(
+        name="a ping does not wait for the calls before it",
+        target="rljob_env.tools.mcp_client:McpClient._ping",
+        before="PING_SECONDS * self._limits.times",
+        after="PING_SECONDS",
+        tests=(f"{LIMITS}::test_a_ping_waits_for_the_calls_before_it",),
+    ),
+    Mutant(
+        name="concurrent calls of an episode have the time of one",
+        target="rljob_env.tools.harness:ToolsHarness._open",
+        before="self._limits[url] if concurrently else None",
+        after="None",
+        tests=(f"{LIMITS}::test_an_episode_without_a_state_has_concurrent_calls_at_a_server",),
+    ),
+    Mutant(
+        name="each concurrent call of a function has a process",
+        target="rljob_env.tools.harness:ToolsHarness.__init__",
+        before="asyncio.Semaphore(config.episodes)",
+        after="asyncio.Semaphore(256)",
+        tests=(f"{LIMITS}::test_a_runner_has_as_many_processes_of_functions_as_episodes",),
+    ),
+    Mutant(
+        name="a report on its way at the deadline is an outage",
+        target="rljob_env.tools.calls:Calls.waiting",
+        before="time.monotonic() - sent > LATE_SECONDS",
+        after="True",
+        tests=(f"{CONCURRENT}::test_a_report_on_its_way_at_the_deadline_is_no_outage",),
     ),
 )

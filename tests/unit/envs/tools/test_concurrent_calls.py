@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from rljob_env.episode import Assignment, Attempt, ExecutedCall, Json, Resume
 from rljob_env.failures import Failed, GatewayRefused, Part
 from rljob_env.gateway_client import GatewayClient
-from rljob_env.tools.calls import CONCURRENT_CALLS, Calls
+from rljob_env.tools.call_limits import CONCURRENT_CALLS
+from rljob_env.tools.calls import Calls
 from rljob_env.tools.toolbox import Toolbox
 from rljob_runtime.scheduling.episodes.resumption import CallId, CallStatus, Recovery, ToolJournal
 
@@ -154,3 +155,38 @@ async def test_a_call_that_is_refused_without_its_seconds_is_refused() -> None:
         client = GatewayClient(http, "http://gateway", "key", "r1", 1.0, 1.0)
         with pytest.raises(GatewayRefused, match="no call"):
             await client.called(Attempt("0.0.0", 1), ExecutedCall("call_2_0", "wait", "{}", "5", 2.5))
+
+
+@pytest.mark.parametrize(("late_seconds", "away"), [(60.0, False), (0.0, True)])
+async def test_a_report_on_its_way_at_the_deadline_is_no_outage(
+    late_seconds: float, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rljob_env.tools.calls.LATE_SECONDS", late_seconds)
+    sent, toolbox = asyncio.Event(), Toolbox()
+    await toolbox.add(Source())
+
+    async def called(call: ExecutedCall) -> None:
+        sent.set()
+        await asyncio.Event().wait()
+
+    calls = Calls(assignment(called=called), toolbox)
+    task = asyncio.create_task(calls.observations(asked(0)))
+    await sent.wait()
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert calls.waiting == away
+
+
+async def test_a_report_that_is_answered_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljob_env.tools.calls.LATE_SECONDS", -1.0)
+    toolbox = Toolbox()
+    await toolbox.add(Source())
+
+    async def called(call: ExecutedCall) -> None:
+        await asyncio.sleep(0)
+
+    calls = Calls(assignment(called=called), toolbox)
+    await calls.observations(asked(1, 2))
+    assert not calls.waiting
