@@ -120,7 +120,8 @@ class Environment(Model):
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
     """Longest episode, in seconds. No turn begins after it."""
     tool_seconds: Annotated[float | None, Field(gt=0, le=3600)] = None
-    """For Tools: longest call of a tool, in seconds. The model sees an error in place of a later answer. Absent: 30."""
+    """For Tools: longest call of a tool, in seconds. The model sees an error in place of a later answer. With `state:
+    Stateless` each other answer of a server renews it, up to four times. Absent: 30."""
     reward_seconds: float = Field(default=20.0, gt=0, le=3600)
     """Longest call of `reward`, in seconds, and for Verifiers the longest scoring by the environment. They may end
     after `timeoutSeconds`. One that takes longer is a failure of the environment: the episode begins again."""
