@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         name="a lost answer generates its turn twice",
         target="rljob_runtime.gateway.gateway:Gateway._turn.ask",
-        before="replace(call, retry=True)",
-        after="call",
+        before="replace(own, retry=True)",
+        after="own",
         tests=(f"{GATEWAY}::test_a_coordinator_that_is_away_is_asked_again_and_generates_once",),
     ),
     Mutant(

@@ -320,7 +320,9 @@ async def test_a_client_that_leaves_is_no_failure_and_holds_nothing(
 class LongAnswers(Gateway):
     """A gateway whose answers no socket's buffers take."""
 
-    async def chat(self, capability: Capability, body: bytes, retry: bool | None = None) -> Answer:
+    async def chat(
+        self, capability: Capability, body: bytes, retry: bool | None = None, number: int | None = None
+    ) -> Answer:
         return Answer(b"x" * ANSWER)
 
 
