@@ -47,27 +47,20 @@ class Rule:
     """`oldSelf` is an optional value, absent at creation. Then the rule holds at creation too."""
 
 
-_WITH_ITS_FIELDS = frozenset({"episode"})
-"""Objects that may come and go, and of which some fields may not change: one that comes changes its fields."""
-
-
 def same(path: str) -> str:
-    """Render CEL for: the optional field at `path` (at most two steps below the spec) is unchanged."""
+    """Render CEL for: the optional field at `path` (at most two steps below the spec) is unchanged.
+
+    An object that comes or goes changes its fields."""
     path = ".".join(_ESCAPED.get(step, step) for step in path.split("."))
     above, each, field = path.partition("[].")
     if each:
         return _same_entries(above, field)
     parent, _, _ = path.rpartition(".")
-    now, was = f"self.{path}", f"oldSelf.{path}"
-    present = f"has({now}) == has({was})"
-    equal = f"(!has({now}) || {now} == {was})"
-    if parent in _WITH_ITS_FIELDS:
-        here, there = (f"has({one}.{parent}) && has({one}.{path})" for one in ("self", "oldSelf"))
-        return f"({here}) == ({there}) && (!({here}) || {now} == {was})"
-    if parent:
-        both = f"has(self.{parent}) && has(oldSelf.{parent})"
-        return f"!({both}) || ({present} && {equal})"
-    return f"{present} && {equal}"
+    now, was = (
+        f"has({one}.{path})" if not parent else f"(has({one}.{parent}) && has({one}.{path}))"
+        for one in ("self", "oldSelf")
+    )
+    return f"{now} == {was} && (!{now} || self.{path} == oldSelf.{path})"
 
 
 def _same_entries(above: str, field: str) -> str:
