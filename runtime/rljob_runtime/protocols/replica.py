@@ -42,7 +42,7 @@ class KeptEngines:
 
 
 class KvRefusal(StrEnum):
-    """Why keys and values that should move are computed again."""
+    """Why an engine writes no keys and values that should move. They are computed again."""
 
     UNSUPPORTED = "Unsupported"
     """The engine transfers no KV, or its responses are episodes."""
@@ -54,17 +54,23 @@ class KvRefusal(StrEnum):
     """The file could not be written."""
     DROPPING = "Dropping"
     """The replica still removes the file of the switch before."""
-    MISSING = "Missing"
-    """The file, or the response in it, was not found."""
-    DAMAGED = "Damaged"
-    FOREIGN = "Foreign"
+
+
+class Mismatch(StrEnum):
+    """Why the KV of a response is not used. It is computed again."""
+
+    MISSING = "missing"
+    """There is no such file, or the response is not in it."""
+    DAMAGED = "damaged"
+    """A checksum is wrong, or the file is incomplete."""
+    FOREIGN = "foreign"
     """Another job or another incarnation of the machine wrote it."""
-    VERSION = "Version"
+    VERSION = "version"
     """Other weights computed it."""
-    SHAPE = "Shape"
+    SHAPE = "shape"
     """Another model, number format, block size or kernel."""
-    TOKENS = "Tokens"
-    """It belongs to other tokens than those of the response."""
+    TOKENS = "tokens"
+    """It belongs to other tokens than those of the request."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +116,9 @@ class KvStats:
         return KvStats(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(KvStats)))
 
     @property
-    def refusals(self) -> dict[KvRefusal, int]:
-        """Requests whose KV was not used, by the reason."""
-        counts = {
-            KvRefusal.MISSING: self.missing,
-            KvRefusal.DAMAGED: self.damaged,
-            KvRefusal.FOREIGN: self.foreign,
-            KvRefusal.VERSION: self.version,
-            KvRefusal.SHAPE: self.shape,
-            KvRefusal.TOKENS: self.tokens,
-        }
-        return {refusal: count for refusal, count in counts.items() if count > 0}
+    def unused(self) -> dict[Mismatch, int]:
+        """Requests whose KV was not used, by the reason, which is the name of its total."""
+        return {cause: count for cause in Mismatch if (count := getattr(self, cause.value)) > 0}
 
     def since(self, before: KvStats) -> KvStats:
         """Return what was added to these totals after `before`."""

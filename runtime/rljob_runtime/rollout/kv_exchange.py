@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rljob_runtime.protocols import GenerateRequest, KvExport, KvRefusal, KvSize, KvStats
+from rljob_runtime.protocols import GenerateRequest, KvExport, KvRefusal, KvSize, KvStats, Mismatch
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, KvTicket
 from rljob_runtime.rollout.kv.kv_file import (
     Held,
     Index,
     KvFileWriter,
-    Mismatch,
     NoRoom,
     Origin,
     Unusable,

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, RecomputedResponses, SwitchesState
-from rljob_runtime.protocols import KvRefusal
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.layouts.fleet_layout import NO_SWITCHES, SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
@@ -89,13 +88,13 @@ def _why_not(count: SwitchCount, decision: SwitchDecision | None) -> tuple[str, 
 
 
 def _recomputed(switches: Sequence[LayoutSwitch]) -> tuple[RecomputedResponses, ...]:
-    counts: Counter[KvRefusal] = sum((one.refusals for one in switches), Counter())
-    return tuple(RecomputedResponses(reason=reason.value, responses=counts[reason]) for reason in sorted(counts))
+    counts = sum((one.recomputed for one in switches), Counter[str]())
+    return tuple(RecomputedResponses(reason=reason, responses=counts[reason]) for reason in sorted(counts))
 
 
 def _most_refused(switch: LayoutSwitch) -> str | None:
-    most = switch.refusals.most_common(1)
-    return most[0][0].value if most else None
+    most = switch.recomputed.most_common(1)
+    return most[0][0] if most else None
 
 
 def _gains(switches: Sequence[LayoutSwitch]) -> dict[str, float | None]:

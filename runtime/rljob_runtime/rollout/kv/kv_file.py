@@ -21,13 +21,13 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rljob_runtime.protocols import Mismatch
 from rljob_runtime.relay.segment import PREFIX
 from rljob_runtime.rollout.kv.layout import KvShape
 
@@ -45,23 +45,6 @@ _TRIES = 5
 
 class NoRoom(Exception):
     """The shared memory is too small for the KV; nothing was written."""
-
-
-class Mismatch(StrEnum):
-    """Why the KV of a response is not used. It is computed again."""
-
-    MISSING = "missing"
-    """There is no such file, or the response is not in it."""
-    DAMAGED = "damaged"
-    """A checksum is wrong, or the file is incomplete."""
-    FOREIGN = "foreign"
-    """Another job or another incarnation of the machine wrote it."""
-    VERSION = "version"
-    """Other weights computed it."""
-    SHAPE = "shape"
-    """Another model, number format, block size or kernel."""
-    TOKENS = "tokens"
-    """It belongs to other tokens than those of the request."""
 
 
 class Unusable(Exception):

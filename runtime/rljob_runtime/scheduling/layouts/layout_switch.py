@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rljob_runtime.protocols import KvExport, KvRefusal, KvSize, KvStats
+from rljob_runtime.protocols import KvExport, KvRefusal, KvSize, KvStats, Mismatch
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.packing import pack
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
@@ -144,7 +144,7 @@ class LayoutSwitch:
     last_token: float | None = None
     scattered: bool = False
     not_written: dict[TrajectoryKey, KvRefusal] = field(default_factory=dict)
-    not_taken: Counter[KvRefusal] = field(default_factory=Counter)
+    not_taken: Counter[Mismatch] = field(default_factory=Counter)
 
     @property
     def moves_kv(self) -> bool:
@@ -159,9 +159,10 @@ class LayoutSwitch:
         return State.MIGRATE if self.imported_tokens else State.RECOMPUTE
 
     @property
-    def refusals(self) -> Counter[KvRefusal]:
-        """Carried responses whose KV should have moved and did not, by the reason."""
-        return self.not_taken + Counter(self.not_written[key] for key in self.responses if key in self.not_written)
+    def recomputed(self) -> Counter[str]:
+        """Carried responses whose KV should have moved and did not, by the reason in a word."""
+        found = Counter({cause.value.capitalize(): count for cause, count in self.not_taken.items()})
+        return found + Counter(self.not_written[key].value for key in self.responses if key in self.not_written)
 
     @property
     def moved_bytes(self) -> int:
@@ -296,7 +297,7 @@ def record_export(costs: SwitchCosts, switch: LayoutSwitch, receipts: Sequence[K
 def record_import(costs: SwitchCosts, switch: LayoutSwitch, taken: Sequence[KvStats]) -> None:
     """Record the KV that each of a machine's new replicas took, and what they did not take."""
     for one in taken:
-        switch.not_taken.update(one.refusals)
+        switch.not_taken.update(one.unused)
     taken = [one for one in taken if one.imported_bytes > 0 and one.import_seconds >= 0]
     switch.imported_tokens = sum(one.imported_tokens for one in taken)
     if taken and switch.succeeded:

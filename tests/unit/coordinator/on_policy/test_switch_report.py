@@ -16,7 +16,7 @@ from rljob_runtime.coordinator.fleet.machine import RolloutMachine
 from rljob_runtime.coordinator.on_policy.switch_report import MOST_LISTED, switches_report
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.store.tables.rounds import Rounds
-from rljob_runtime.protocols import KvRefusal
+from rljob_runtime.protocols import KvRefusal, Mismatch
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
@@ -77,8 +77,8 @@ def test_gains_are_summed_over_switches_that_have_both() -> None:
 def test_responses_that_kept_no_kv_are_told_by_reason() -> None:
     ended = TrajectoryKey(PromptKey(9, 9), 0)
     not_written = dict.fromkeys([*switch().responses[:2], ended], KvRefusal.NO_ROOM)
-    first = switch(not_written=not_written, not_taken=Counter({KvRefusal.DAMAGED: 1}))
-    report = switches_report([first, switch(not_taken=Counter({KvRefusal.DAMAGED: 4}))], DECIDED)
+    first = switch(not_written=not_written, not_taken=Counter({Mismatch.DAMAGED: 1}))
+    report = switches_report([first, switch(not_taken=Counter({Mismatch.DAMAGED: 4}))], DECIDED)
     assert {one.reason: one.responses for one in report.recomputed} == {"NoRoom": 2, "Damaged": 5}
     assert [one.recompute_reason for one in report.switches] == ["NoRoom", "Damaged"]
 

@@ -14,7 +14,7 @@ MUTANTS = (
     Mutant(
         name="a file that was not used is no reason",
         target="rljob_runtime.scheduling.layouts.layout_switch:record_import",
-        before="switch.not_taken.update(one.refusals)",
+        before="switch.not_taken.update(one.unused)",
         after="pass",
         tests=(f"{KV_HANDOVER}::test_kv_that_is_damaged_is_computed_again_and_told",),
     ),
