@@ -183,7 +183,7 @@ class Turns:
                 return {}
 
     def _may_order(self, machine: SwitchableMachine) -> bool:
-        return not machine.waiting and len(machine.responses) > 1 and bool(machine.sizes)
+        return not _waiting(machine) and len(machine.responses) > 1 and bool(machine.sizes)
 
     def _plan(self, machine: SwitchableMachine, look: SwitchLook) -> SwitchDecision | None:
         if machine.switches:
@@ -215,13 +215,18 @@ class Turns:
             self.played[-1].switches = loop.generation.switcher.switches
 
 
+def _waiting(machine: SwitchableMachine) -> int:
+    """Return the responses that wait for a launch, or in an engine of the machine: those that run do not run alone."""
+    return machine.waiting + machine.queued
+
+
 def _glance(machine: SwitchableMachine, look: SwitchLook, at: float) -> Glance:
     running = {
         name: (len(held), sum(one.prompt_tokens + one.generated for one in held))
         for name in machine.engines
         if (held := look.round_.by_replica.get(name, ()))
     }
-    return Glance(at, machine.tensor_parallel, machine.engines, running, machine.waiting)
+    return Glance(at, machine.tensor_parallel, machine.engines, running, _waiting(machine))
 
 
 class SizedTarget(LocalControlPlane):
