@@ -184,8 +184,8 @@ def install_operator(*settings: str) -> None:
 
 def image_values() -> list[str]:
     """Return the images of RLJOB_OPERATOR_IMAGE and RLJOB_RUNTIME_IMAGE, else those of the local clusters."""
-    operator = os.environ.get("RLJOB_OPERATOR_IMAGE", "rljob.local/operator:dev")
-    runtime = os.environ.get("RLJOB_RUNTIME_IMAGE", "rljob.local/runtime:dev")
+    operator = os.environ.get("RLJOB_OPERATOR_IMAGE", settings.OPERATOR_IMAGE)
+    runtime = os.environ.get("RLJOB_RUNTIME_IMAGE", settings.RUNTIME_IMAGE)
     # The local image runs this checkout: a new pod has the edits since the last one.
     edited = ["--set-string", f"podAnnotations.installed={time.time_ns()}"]
     return ["--set", f"image={operator}", "--set", f"runtimeImage={runtime}", *edited]

@@ -6,7 +6,6 @@ Only the nodes of a local cluster can be switched off.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 import time
 from typing import Any
@@ -21,14 +20,13 @@ from rljob_api import RLJob
 from rljob_api.constants import (
     GATEWAY_METRICS_PORT,
     LABEL_ENVIRONMENTS_OF,
-    LABEL_JOB,
-    LABEL_ROLE,
     ROLE_COORDINATOR,
 )
 from rljob_kube import kubeconfig
 from rljob_kube.client import Items, KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
+from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import POD
 
 AFTER = 1 / 3
@@ -90,7 +88,7 @@ class PowerOff:
             self._over.set()
             return
         self._node, machines = nodes[0], machines_on(seen, (nodes[0],))
-        if agents and not self._wait_for_episodes():
+        if agents and not self._wait_for_episodes(seen.of_role(ROLE_COORDINATOR)[0].name):
             self.trouble = "the job ended before episodes began, so no node was switched off"
             return
         lost = ", ".join((*machines, *runners.get(self._node, ())))
@@ -98,16 +96,15 @@ class PowerOff:
         self.timeline = Timeline(time.time(), machines, seen)
         lifecycle.node_command(self._cluster.name, "kill", int(self._node.rpartition("-")[2]))
 
-    def _wait_for_episodes(self) -> bool:
-        """Wait until runners have just received episodes, so that some are in their middle.
+    def _wait_for_episodes(self, pod: str) -> bool:
+        """Wait until runners have just received episodes, so that some are in their middle. `pod`: the coordinator's.
 
         Returns False if the job ends before. Without episodes for some time it returns too: the loss of a node is shown
         in any case.
         """
-        pod = _coordinator(self._namespace, self._job.name)
         begins, end = Begins(), time.monotonic() + EPISODE_SECONDS
         while not self._over.is_set() and time.monotonic() < end:
-            if begins.look(leased_of(_metrics(self._namespace, pod))):
+            if begins.look(leased_of(asyncio.run(_metrics(self._connection, self._namespace, pod)))):
                 return True
             time.sleep(EPISODE_PAUSE)
         return not self._over.is_set()
@@ -134,29 +131,25 @@ class Begins:
         return before is not None and leased is not None and leased > before
 
 
-def _coordinator(namespace: str, job: str) -> str:
-    chosen = ("-l", f"{LABEL_JOB}={job},{LABEL_ROLE}={ROLE_COORDINATOR}", "-o", "jsonpath={.items[0].metadata.name}")
-    return _kubectl("-n", namespace, "get", "pods", *chosen)
-
-
-def _metrics(namespace: str, pod: str) -> str:
-    """Return the gateway's metrics; nothing if it does not answer."""
-    return _kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:{GATEWAY_METRICS_PORT}/proxy/metrics")
-
-
 def leased_of(metrics: str) -> float | None:
     """Read the number of leased attempts from the gateway's metrics; None if they do not have it."""
     lines = (line.split() for line in metrics.splitlines())
     return next((float(words[1]) for words in lines if words[:1] == [LEASED] and len(words) > 1), None)
 
 
-def _kubectl(*arguments: str) -> str:
-    return subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=False).stdout
-
-
 async def _pods(connection: Connection, namespace: str | None, labels: str) -> Items:
     async with KubeClient(Credentials(connection)).opened() as kube:
         return await kube.list(POD, namespace, labels=labels)
+
+
+async def _metrics(connection: Connection, namespace: str, pod: str) -> str:
+    """Return the metrics of the gateway in a pod; nothing if it does not answer."""
+    target = POD.path(namespace, f"{pod}:{GATEWAY_METRICS_PORT}", "proxy")
+    async with KubeClient(Credentials(connection)).opened() as kube:
+        try:
+            return await kube.text(f"{target}/metrics")
+        except (ApiError, Unreachable):
+            return ""
 
 
 def last_line(

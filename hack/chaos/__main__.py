@@ -36,7 +36,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,49 +79,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
     injector = Injector(cluster.name, NAMESPACE)
-    # One machine for each node that may be lost: two simultaneous losses are more than half.
     rows = rows_of(args)
-    agents = args.agents or args.turns is not None or not AGENTS.isdisjoint(rows)
-    switches = args.switches or not SWITCHES.isdisjoint(rows)
-    if agents and switches:
-        sys.exit("chaos: rows of agents and rows of switches need two jobs")
-    mode = "OnPolicy" if switches else args.mode
-    apply(
-        manifest(
-            mode,
-            cluster.nodes - 1,
-            not MOVING.isdisjoint(rows),
-            agents,
-            args.turns,
-            switches,
-            args.programs,
-            args.stateful,
-        )
-    )
+    # One machine for each node that may be lost: two simultaneous losses are more than half.
+    mode, documents = job_of(args, rows, cluster.nodes - 1)
+    apply(documents)
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
     progress = Progress(args.faults, watch)
     settled = SETTLED if args.turns is None else long_episodes.SETTLED
     campaign = Campaign(watch, injector, args.seed, progress.report, settled)
-    try:
-        campaign.steady(600)
-        campaign.run(schedule(rows, args.faults, args.seed))
-        trouble = complete(watch, injector, least_rounds(args))
-    except (NotSteady, NotPossible) as error:
-        trouble = str(error)
-    except KeyboardInterrupt:
-        trouble = "interrupted"
+    planned = schedule(rows, args.faults, args.seed)
+    trouble = play(campaign, planned, partial(complete, watch, injector, least_rounds(args)))
     volume = volume_of(cluster, injector)
     verdict = check_volume(volume)
     episodes = long_episodes.read(volume, verdict, args.turns) if args.turns is not None else None
-    hit = {outcome.row for outcome in progress.outcomes}
-    loses_runners = not long_episodes.LOSING_RUNNERS.isdisjoint(hit)
-    missed: list[str] = []
-    if episodes is not None:
-        found = long_episodes.problems(episodes, args.episodes, loses_runners, args.programs, args.stateful)
-        missed = [*found]
     leaked = leaks.count(injector, JOB, ended=not trouble)
     outcomes, starts = progress.outcomes, campaign.starts.seconds
+    missed = missed_of(args, episodes, outcomes)
     result = {
         "bench": "chaos",
         "seed": args.seed,
@@ -149,6 +124,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(f"chaos: the store is kept in {keep(volume, KEPT)}", file=sys.stderr)
     return 1
+
+
+def job_of(args: argparse.Namespace, rows: Sequence[str], machines: int) -> tuple[str, list[dict[str, Any]]]:
+    """Return the mode of the job that these rows need, and its objects. Ends the program for rows of two jobs."""
+    agents = args.agents or args.turns is not None or not AGENTS.isdisjoint(rows)
+    switches = args.switches or not SWITCHES.isdisjoint(rows)
+    if agents and switches:
+        sys.exit("chaos: rows of agents and rows of switches need two jobs")
+    mode, moves = "OnPolicy" if switches else args.mode, not MOVING.isdisjoint(rows)
+    return mode, manifest(mode, machines, moves, agents, args.turns, switches, args.programs, args.stateful)
+
+
+def play(campaign: Campaign, planned: Sequence[str], end: Callable[[], str]) -> str:
+    """Play a campaign to its `end`, which returns why the job did not complete; return what went wrong, or ""."""
+    try:
+        campaign.steady(600)
+        campaign.run(planned)
+        return end()
+    except (NotSteady, NotPossible) as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return "interrupted"
+
+
+def missed_of(
+    args: argparse.Namespace, episodes: long_episodes.LongEpisodes | None, outcomes: Sequence[Outcome]
+) -> list[str]:
+    """Return what a campaign of long episodes did not show."""
+    if episodes is None:
+        return []
+    loses_runners = not long_episodes.LOSING_RUNNERS.isdisjoint(outcome.row for outcome in outcomes)
+    return [*long_episodes.problems(episodes, args.episodes, loses_runners, args.programs, args.stateful)]
 
 
 def run_every(args: argparse.Namespace) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from hack.local_cluster.settings import RUNTIME_IMAGE
+
 NAME, PORT = "tools", 8000
 LABELS = {"app": NAME}
 PROGRAM = "tool_server.py"
@@ -19,7 +21,7 @@ def objects(code: str, selector: dict[str, str]) -> list[dict[str, Any]]:
     """Return a Deployment of one server, and its Service. `code`: the ConfigMap of its files. `selector`: of nodes."""
     container = {
         "name": "main",
-        "image": os.environ.get("RLJOB_RUNTIME_IMAGE", "rljob.local/runtime:dev"),
+        "image": os.environ.get("RLJOB_RUNTIME_IMAGE", RUNTIME_IMAGE),
         "command": ["sh", "-c", AGAIN],
         "volumeMounts": [{"name": code, "mountPath": "/code"}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1},
