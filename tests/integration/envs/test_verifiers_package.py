@@ -6,10 +6,7 @@ Its own text games are played as they are, and tasks of reasoning-gym, for which
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +16,8 @@ import pytest
 
 from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, EpisodeReport, FailedPart
 from tests.support.envs.packages import GYM, HANGMAN, verifiers_python
-from tests.support.envs.site import RECORD, RUNNER_KEY, Site, open_site, scripted
+from tests.support.envs.runner_process import runner_process
+from tests.support.envs.site import RECORD, Site, open_site, scripted
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # in make test: tests/unit/envs/test_verifiers.py
@@ -86,19 +84,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runner(python: Path, folder: Path, url: str, taskset: str = TASKSET, **options: Any) -> Iterator[None]:
     """Run a runner of the taskset in the package's Python."""
     (folder / "sums.py").write_text(taskset)
-    (folder / "key").write_text(RUNNER_KEY)
-    environment = {"name": "calc", "kind": "Verifiers", "verifiers": {"id": "sums"}, "episodesPerRunner": 2, **options}
-    settings = {"url": url, "keyFile": "key", "root": str(folder), "environment": environment}
-    (folder / "config.json").write_text(json.dumps(settings))
+    environment = {"kind": "Verifiers", "verifiers": {"id": "sums"}, "episodesPerRunner": 2, **options}
     kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
     variables = {**kept, "PYTHONPATH": str(ROOT / "envs"), "UV_CACHE_DIR": str(folder / "uv")}
-    process = subprocess.Popen([str(python), "-m", "rljob_env", "config.json"], cwd=folder, env=variables)
-    try:
+    with runner_process([str(python)], folder, url, environment, variables):
         yield
-        assert process.poll() is None
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
 
 
 async def played(site: Site, index: int, task: int) -> EpisodeReport:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.envs.site import RUNNER_KEY
+from tests.support.envs.runner_process import runner_process
 from tests.support.paths import ROOT
 
 USER = 65532
@@ -43,17 +41,8 @@ def confined_runner(
     """Run a runner of an environment whose code is in the folder. `packages`: further folders of its Python's."""
     writable = folder / "tmp"
     writable.mkdir()
-    (folder / "key").write_text(RUNNER_KEY)
-    settings = {"url": url, "keyFile": "key", "root": str(folder), "environment": {"name": "calc", **environment}}
-    (folder / "config.json").write_text(json.dumps(settings))
     # No HOME: the user has no name, so that no folder can be found by it.
     path = os.pathsep.join(map(str, (ROOT / "envs", *packages)))
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "TMPDIR": str(writable)}
-    line = confined(writable, str(python), "-m", "rljob_env", "config.json")
-    process = subprocess.Popen(line, cwd=folder, env=variables)
-    try:
+    with runner_process(confined(writable, str(python)), folder, url, environment, variables):
         yield
-        assert process.poll() is None
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
