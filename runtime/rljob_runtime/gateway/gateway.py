@@ -46,6 +46,7 @@ from rljob_runtime.protocols.turns import (
     AttemptEnded,
     EpisodeAttempt,
     RecordedTurn,
+    RequestNumber,
     StoredTurn,
     TurnBounds,
     TurnCall,
@@ -142,7 +143,7 @@ class Gateway:
         """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""
 
     async def chat(
-        self, capability: Capability, body: bytes, retry: bool | None = None, number: int | None = None
+        self, capability: Capability, body: bytes, retry: bool | None = None, number: RequestNumber | None = None
     ) -> Answer:
         """Answer a chat request. `retry`: whether it is one, None if that is not known. `number`: see `Asked`.
 
@@ -151,7 +152,7 @@ class Gateway:
         return await self._to_the_end(self._chat(capability, body, retry, number))
 
     async def generate(
-        self, capability: Capability, body: bytes, retry: bool | None = None, number: int | None = None
+        self, capability: Capability, body: bytes, retry: bool | None = None, number: RequestNumber | None = None
     ) -> Answer:
         """Answer a request for tokens; see `chat`."""
         return await self._to_the_end(self._generate(capability, body, retry, number))
@@ -190,7 +191,9 @@ class Gateway:
         if not isinstance(error, GatewayError):
             log.error("the work on a request ended by an unforeseen error", exc_info=error)
 
-    async def _chat(self, capability: Capability, body: bytes, retry: bool | None, number: int | None) -> Answer:
+    async def _chat(
+        self, capability: Capability, body: bytes, retry: bool | None, number: RequestNumber | None
+    ) -> Answer:
         prompt = await self._in_thread(partial(self._prompt, await self.histories.of(capability), body))
         request = prompt.request
         self.stats.rewritten += prompt.rewritten
@@ -207,7 +210,7 @@ class Gateway:
             deadline=capability.expires,
             reencoded_tokens=prompt.reencoded_tokens,
         )
-        turn = await self._turn(call, retry, number)
+        turn = await self._turn(call, number)
         answered = AnsweredTurn(capability.episode, self._settings.model, prompt.tokens, turn)
         paths = self.histories.kept(capability.episode)
 
@@ -222,7 +225,9 @@ class Gateway:
         self.stats.malformed_calls += malformed
         return written
 
-    async def _generate(self, capability: Capability, body: bytes, retry: bool | None, number: int | None) -> Answer:
+    async def _generate(
+        self, capability: Capability, body: bytes, retry: bool | None, number: RequestNumber | None
+    ) -> Answer:
         def parse() -> tuple[GenerateTokens, str]:
             given = parse_body(body)
             return parse_generate_request(given, self._settings.vocabulary), digest(GENERATE, given)
@@ -234,7 +239,7 @@ class Gateway:
         call = TurnCall(
             capability.episode, identity, retry is not False, request.token_ids, bounds, body, capability.expires
         )
-        turn = await self._turn(call, retry, number)
+        turn = await self._turn(call, number)
         answered = AnsweredTurn(capability.episode, self._settings.model, request.token_ids, turn)
         return await self._in_thread(lambda: generate_answer(request, answered))
 
@@ -344,8 +349,8 @@ class Gateway:
         self.context_limit.forget(episode)
         return TurnBounds(min(room, self._settings.max_tokens, max_tokens or room), stop, stop_token_ids)
 
-    async def _turn(self, call: TurnCall, retry: bool | None, number: int | None) -> RecordedTurn:
-        """Return the stored turn. Of a request that is not known, any turn of the record. Raises `GatewayError`."""
+    async def _turn(self, call: TurnCall, number: RequestNumber | None) -> RecordedTurn:
+        """Return the stored turn. Raises `GatewayError`."""
         own = call if number is None else replace(call, digest=numbered(call.digest, number))
         calls = 0
 
@@ -353,7 +358,7 @@ class Gateway:
             nonlocal calls
             calls += 1
             # The turn may have been stored although its answer was lost.
-            return self._turns.turn((call if retry is None else own) if calls == 1 else replace(own, retry=True))
+            return self._turns.turn(own if calls == 1 else replace(own, retry=True))
 
         turn = await self._asked(Capability(call.episode, int(call.deadline)), ask)
         self.stats.turns += not turn.replayed

@@ -33,6 +33,7 @@ from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_
 from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.own_share import OwnShare, waiting
 from rljob_runtime.gateway.wire.repeats import request_digest
+from rljob_runtime.protocols.turns import RequestNumber
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ OF_A_HOST = 0.625
 """Share of all connections that one host may have: a local run has all episodes on one."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Work = Callable[[Capability, bytes, bool | None, int | None], Awaitable[Answer]]
+Work = Callable[[Capability, bytes, bool | None, RequestNumber | None], Awaitable[Answer]]
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,25 @@ refused. A retry takes the number over, so that no further request has it while 
 the request asks for another one, with a number of its own.
 
 What happened to a request is known to one process. Of an equal request that this process does not know, the record
-decides: its turn is given again. A client that gives up while its answer is on the way counts as one that has it.
+decides: its turn is given again. So the numbers are those of a series, which tells what this process asked for from
+what the record has of others. A client that gives up while its answer is on the way counts as one that has it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rljob_runtime.protocols.turns import EpisodeAttempt
+from rljob_runtime.protocols.turns import EpisodeAttempt, RequestNumber
 
 MOST_REQUESTS = 1 << 16
 """Different requests that are remembered. The first to be forgotten is of the attempt that asked longest ago."""
+
+SERIES_BYTES = 4
 
 Key = tuple[EpisodeAttempt, bytes]
 
@@ -44,7 +48,7 @@ class Asked:
     retry: bool | None
     has_left: Callable[[], bool] | None
     """Whether its client has left; None when its work is done."""
-    number: int | None = None
+    number: RequestNumber | None = None
     is_answered: bool = False
     """Whether its answer was sent to its client."""
 
@@ -63,7 +67,8 @@ class _Equal:
     """
 
     numbers: int = 0
-    unanswered: dict[int, Asked] = field(default_factory=dict)
+    series: str = field(default_factory=lambda: secrets.token_hex(SERIES_BYTES))
+    unanswered: dict[RequestNumber, Asked] = field(default_factory=dict)
     """The newest request of each number whose answer was not sent, in the order of their numbers."""
 
     def ask(self, has_left: Callable[[], bool]) -> Asked:
@@ -72,7 +77,7 @@ class _Equal:
         if lost is not None:
             asked = Asked(True, has_left, lost)
         else:
-            asked = Asked(False if self.numbers else None, has_left, self.numbers)
+            asked = Asked(False if self.numbers else None, has_left, RequestNumber(self.series, self.numbers))
             self.numbers += 1
         assert asked.number is not None
         self.unanswered[asked.number] = asked

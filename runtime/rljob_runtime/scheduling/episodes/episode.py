@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rljob_runtime.protocols.trajectory import FinishReason
-from rljob_runtime.protocols.turns import unnumbered
+from rljob_runtime.protocols.turns import may_answer, unnumbered
 from rljob_runtime.scheduling.episodes.counts import EpisodeStats
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit, Limits
@@ -276,21 +276,19 @@ class Episode:
         self.stats.forks = sum(max(0, self._tree.children(one) - 1) for one in parents)
 
     def _former(self, digest: str) -> Decision | None:
-        """Return the decision about a retry: the newest turn of its request, None if there is none.
+        """Return the decision about a retry: the newest turn that may answer it, None if there is none.
 
-        A digest with a number names one of equal requests, one without a number any of them. A program that runs again
-        sends a request again only for a turn that it has asked for itself."""
+        A program that runs again sends a request again only for a turn that it has asked for itself.
+        """
         left = self.unrepeated
-        request, number = unnumbered(digest)
+        request, asked = unnumbered(digest)
         for turn in reversed(self._turns.get(request, ())):
-            if turn not in left and number in (None, self._number(turn)):
+            made = self._open[turn].turn if turn in self._open else self.nodes.get(turn)
+            if made is None or turn in left:
+                continue
+            if may_answer(unnumbered(made.digest)[1], asked, runs_again=self._rerun is not None):
                 return self._known(turn)
         return None
-
-    def _number(self, turn: int) -> int | None:
-        """Return the number of a turn's request among equal ones. One that was asked for without a number was first."""
-        known = self._open[turn].turn if turn in self._open else self.nodes.get(turn)
-        return None if known is None else unnumbered(known.digest)[1] or 0
 
     def _known(self, turn: int, repeated: bool = False) -> Decision | None:
         """Return the decision about a turn that was opened before; None if it was never committed."""

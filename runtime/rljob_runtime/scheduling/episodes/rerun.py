@@ -47,14 +47,13 @@ class Rerun:
     def repeat(self, digest: str) -> int | None:
         """Return the first turn that is left of a request with this digest, and take it out; None without one.
 
-        Of equal requests it is that of the same number, so that a retry finds it. Without one it is any of them."""
-        request, number = unnumbered(digest)
-        equal = {
-            one.id: unnumbered(one.digest)[1] or 0
-            for one in self._left.values()
-            if unnumbered(one.digest)[0] == request
-        }
-        found = next((turn for turn, its in equal.items() if its == (number or 0)), next(iter(equal), None))
+        Of equal requests it is that of the same number, so that a retry finds it. Without one it is any of them.
+        """
+        request, asked = unnumbered(digest)
+        equal = {one.id: unnumbered(one.digest) for one in self._left.values()}
+        numbers = {turn: number.number if number else 0 for turn, (its, number) in equal.items() if its == request}
+        own = asked.number if asked else 0
+        found = next((turn for turn, number in numbers.items() if number == own), next(iter(numbers), None))
         if found is not None:
             del self._left[found]
         return found

@@ -16,7 +16,7 @@ from rljob_runtime.gateway.capability import Capability, gateway_key, mint
 from rljob_runtime.gateway.server import ServerSettings, serve
 from rljob_runtime.gateway.wire.repeats import Asked, Repeats, request_digest
 from rljob_runtime.protocols.errors import PeerGone
-from rljob_runtime.protocols.turns import unnumbered
+from rljob_runtime.protocols.turns import RecordedTurn, RequestNumber, TurnCall, numbered, unnumbered
 from tests.support.gateway.site import EPISODE, SETTINGS, Site, make_site, user
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.waiting import until
@@ -87,6 +87,28 @@ async def test_clients_that_ask_concurrently_have_their_own_answers(served: Serv
     await until(lambda: len(served.site.coordinator.calls) == 3)
     served.site.coordinator.weights.set()
     assert len(set(await asyncio.gather(*asking))) == 3
+
+
+async def test_a_client_whose_call_comes_last_has_its_own_answer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls may overtake each other: prompts are written in threads."""
+    turn, late = served.site.coordinator.turn, asyncio.Event()
+    first = True
+
+    async def overtaken(call: TurnCall) -> RecordedTurn:
+        nonlocal first
+        was_first, first = first, False
+        if was_first:
+            await late.wait()
+        return await turn(call)
+
+    monkeypatch.setattr(served.site.coordinator, "turn", overtaken)
+    asking = asyncio.create_task(served.ask())
+    await until(lambda: not first)
+    other = await served.ask()
+    late.set()
+    assert await asking != other
 
 
 async def test_a_client_that_lost_its_answer_receives_the_recorded_one(served: Served) -> None:
@@ -227,16 +249,26 @@ def test_a_lost_answer_is_taken_up_once_and_the_first_comes_first() -> None:
         found = []
         for client in range(6):
             asked = stack.enter_context(repeats.asked(key, None, lambda client=client: client in left))  # type: ignore[misc]
-            found.append((asked.retry, asked.number))
+            found.append((asked.retry, asked.number.number if asked.number else None))
             if client == 4:
                 left.add(4)
     assert found == [(None, 0), (False, 1), (True, 1), (True, 1), (False, 2), (True, 2)]
 
 
-@pytest.mark.parametrize("digest", ["", "a1", "a#b", "a#"])
+def test_equal_requests_of_each_process_are_a_series_of_their_own() -> None:
+    found = set()
+    for repeats in (Repeats(), Repeats()):
+        with repeats.asked((attempt_of(), b"hi"), None, lambda: False) as asked:
+            assert asked.number is not None
+            found.add(asked.number.series)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("digest", ["", "a1", "a#b", "a#", "a#5e", "a#12.", "a#.12", "a\n"])
 def test_only_a_number_makes_a_digest_one_of_equal_requests(digest: str) -> None:
+    number = RequestNumber("5e", 12)
     assert unnumbered(digest) == (digest, None)
-    assert unnumbered(f"{digest}#12") == (digest, 12)
+    assert unnumbered(numbered(digest, number)) == (digest, number)
 
 
 @pytest.mark.parametrize(

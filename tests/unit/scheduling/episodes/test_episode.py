@@ -78,22 +78,40 @@ def test_the_retry_of_equal_requests_gets_the_newest() -> None:
 @pytest.mark.parametrize("restored", [False, True])
 def test_the_retry_of_a_numbered_request_gets_its_own_turn(restored: bool) -> None:
     one, engine = episode(), RecordingEngine()
-    for digest, answer in (("a", 2), ("a#1", 3), ("a#2", 4)):
+    for digest, answer in (("a#5e.0", 2), ("a#5e.1", 3), ("a#5e.2", 4)):
         engine.answer(one, opened(one, (1,), digest=digest), (1,), (answer,))
     if restored:
         one = Episode(one.rules, 0.0, one.nodes.values())
-    found = {digest: one.open(ask((1,), digest, retry=True), 1.0) for digest in ("a#0", "a#1", "a#2", "a")}
+    found = {digest: one.open(ask((1,), digest, retry=True), 1.0) for digest in ("a#5e.0", "a#5e.1", "a#5e.2", "a")}
     said = {digest: tuple(was.node.token_ids) for digest, was in found.items() if isinstance(was, Recorded)}
-    assert said == {"a#0": (2,), "a#1": (3,), "a#2": (4,), "a": (4,)}
-    assert isinstance(one.open(ask((1,), "a#3", retry=True), 1.0), Generate)
+    assert said == {"a#5e.0": (2,), "a#5e.1": (3,), "a#5e.2": (4,), "a": (4,)}
+    assert isinstance(one.open(ask((1,), "a#5e.3", retry=True), 1.0), Generate)
+
+
+def test_the_first_request_of_a_series_gets_the_newest_turn_of_others() -> None:
+    """A new gateway does not know what was asked before it."""
+    one, engine = episode(), RecordingEngine()
+    for digest, answer in (("a", 2), ("a#5e.0", 3), ("a#5e.1", 4)):
+        engine.answer(one, opened(one, (1,), digest=digest), (1,), (answer,))
+    found = one.open(ask((1,), "a#6f.0", retry=True), 1.0)
+    assert isinstance(found, Recorded)
+    assert found.node.token_ids == (4,)
+    assert isinstance(one.open(ask((1,), "a#6f.1", retry=True), 1.0), Generate), "another request than the lost one"
+
+
+def test_the_first_of_concurrent_requests_has_its_own_turn_if_it_comes_last() -> None:
+    one = episode()
+    second, first = opened(one, (1,), digest="a#5e.1"), one.open(ask((1,), "a#5e.0", retry=True), 0.0)
+    assert isinstance(first, Generate)
+    assert first.turn.id != second.id
 
 
 def test_a_dropped_turn_of_a_numbered_request_is_opened_again() -> None:
     one = episode()
-    turn = opened(one, (1,), digest="a#1")
-    assert one.open(ask((1,), "a#1", retry=True), 1.0) == InProgress(turn)
+    turn = opened(one, (1,), digest="a#5e.1")
+    assert one.open(ask((1,), "a#5e.1", retry=True), 1.0) == InProgress(turn)
     one.drop(turn.id)
-    assert isinstance(one.open(ask((1,), "a#1", retry=True), 1.0), Generate)
+    assert isinstance(one.open(ask((1,), "a#5e.1", retry=True), 1.0), Generate)
 
 
 def test_a_dropped_turn_costs_no_turn_and_no_fork() -> None:

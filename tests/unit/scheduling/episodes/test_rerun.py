@@ -116,12 +116,24 @@ def test_a_retry_gets_the_turn_of_its_request_and_not_the_next_equal_one() -> No
 def test_equal_requests_of_a_program_that_runs_again_get_their_own_turns() -> None:
     """They may arrive in another order. A number that is not left, which a new gateway counts, is any of them."""
     episode, engine = Episode(EpisodeRules(), 0.0), RecordingEngine()
-    for digest, token in (("a#1", 5), ("a", 6), ("a#2", 7)):
+    for digest, token in (("a#5e.1", 5), ("a", 6), ("a#5e.2", 7)):
         engine.answer(episode, opened(episode, (1,), digest=digest), (1,), (token,))
     episode.run_again(LOST)
-    found = [episode.open(ask((1,), digest), 0.0) for digest in ("a", "a#1", "a#5")]
+    found = [episode.open(ask((1,), digest), 0.0) for digest in ("a", "a#6f.1", "a#6f.5")]
     said = [tuple(one.node.token_ids) for one in found if isinstance(one, Recorded) and one.repeated]
     assert said == [(6,), (5,), (7,)]
+
+
+def test_retries_of_equal_requests_of_a_rerun_get_the_turns_that_were_repeated() -> None:
+    """The first one comes last: it is not given what was repeated for another one."""
+    episode, engine = Episode(EpisodeRules(), 0.0), RecordingEngine()
+    for digest, token in (("a#5e.0", 5), ("a#5e.1", 6)):
+        engine.answer(episode, opened(episode, (1,), digest=digest), (1,), (token,))
+    episode.run_again(LOST)
+    asked = [("a#6f.1", False), ("a#6f.0", True), ("a#6f.1", True), ("a#6f.0", True)]
+    found = [episode.open(ask((1,), digest, retry=retry), 0.0) for digest, retry in asked]
+    said = [(tuple(one.node.token_ids), one.repeated) for one in found if isinstance(one, Recorded)]
+    assert said == [((6,), True), ((5,), True), ((6,), False), ((5,), False)]
 
 
 def test_a_retry_whose_first_request_was_lost_gets_the_turn_too() -> None:
