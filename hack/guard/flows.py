@@ -39,6 +39,8 @@ class Flows:
         self._calls: defaultdict[str, list[_Place[ast.Call]]] = defaultdict(list)
         self._constants: defaultdict[str, list[_Place[ast.expr]]] = defaultdict(list)
         self._bound: dict[Function, dict[str, list[ast.expr]]] = {}
+        self._positions: dict[tuple[str, str], frozenset[int]] = {}
+        self._given_by_calls: dict[tuple[str, str], list[_Place[ast.expr]]] = {}
         for source in sources:
             for node in source.nodes:
                 self._add(source, node)
@@ -57,9 +59,9 @@ class Flows:
         own = {name: found for name, found in self._definitions.items() if not hasattr(builtins, name)}
         return {name for name, found in own.items() if any(parameter in _takes(one) for one in found)}
 
-    def reaching(self, callable_: str, parameter: str) -> set[str]:
-        """Find the constants that calls of this name give to the parameter."""
-        return self._constants_at(self._arguments(callable_, parameter))
+    def reaching(self, callables: Iterable[str], parameter: str) -> set[str]:
+        """Find the constants that calls of these names give to the parameter."""
+        return self._constants_at(place for name in callables for place in self._arguments(name, parameter))
 
     def pairs(self, callable_: str, first: str, second: str) -> set[tuple[str, str]]:
         """Find the constants that a call of this name gives to two parameters, each of one with each of the other."""
@@ -88,18 +90,28 @@ class Flows:
                     todo += self._origins(place)
         return found
 
-    def _arguments(self, callable_: str, parameter: str) -> Iterator[_Place[ast.expr]]:
-        """Yield what calls of this name give to the parameter."""
-        for call in self._calls[callable_]:
-            yield from self._given(call, parameter)
+    def _arguments(self, callable_: str, parameter: str) -> list[_Place[ast.expr]]:
+        """Return what calls of this name give to the parameter; each use of a parameter asks for it."""
+        key = callable_, parameter
+        if key not in self._given_by_calls:
+            calls = self._calls[callable_]
+            self._given_by_calls[key] = [place for call in calls for place in self._given(call, parameter)]
+        return self._given_by_calls[key]
 
     def _given(self, call: _Place[ast.Call], parameter: str) -> Iterator[_Place[ast.expr]]:
         """Yield what a call gives to the parameter."""
-        takers = [_takes(one) for one in self._definitions[_called(call.node) or ""]]
-        positions = {names.index(parameter) for names in takers if parameter in names}
+        positions = self._positions_of(_called(call.node) or "", parameter)
         named = [one.value for one in call.node.keywords if one.arg == parameter]
         placed = [call.node.args[place] for place in positions if place < len(call.node.args)]
         yield from (_Place(call.source, one) for one in named or placed)
+
+    def _positions_of(self, callable_: str, parameter: str) -> frozenset[int]:
+        """Return where definitions of this name take the parameter."""
+        key = callable_, parameter
+        if key not in self._positions:
+            takers = [_takes(one) for one in self._definitions[callable_]]
+            self._positions[key] = frozenset(names.index(parameter) for names in takers if parameter in names)
+        return self._positions[key]
 
     def _origins(self, place: _Place[ast.expr]) -> Iterator[_Place[ast.expr]]:
         """Where the value of an expression may come from."""

@@ -37,12 +37,12 @@ def record_names(root: Path) -> Names:
 def record_literals(sources: Sequence[Source]) -> Names:
     """Record the names that modules hold as constants. `words` is the coarse net: whatever has a name's shape."""
     flows = Flows(sources)
-    reasons = {reason for taker in flows.takers("reason") for reason in flows.reaching(taker, "reason")}
+    reasons = flows.reaching(flows.takers("reason"), "reason")
     texts = {text for source in sources for text in literals(source)}
     variables = {text for source in sources for text in environment(source)}
     return {
-        "conditions": _set(flows.reaching(product.CONDITION, "type")),
-        "events": _set(filter(is_word, flows.reaching(product.EVENT, "reason"))),
+        "conditions": _set(flows.reaching([product.CONDITION], "type")),
+        "events": _set(filter(is_word, flows.reaching([product.EVENT], "reason"))),
         "reasons": _set(filter(is_word, reasons)),
         "words": _set(filter(is_word, texts)),
         "environment": _set(variables | set(filter(is_variable, texts))),

@@ -19,7 +19,7 @@ MOST_PROCESSES = 4
 """Of unit tests, since some of them load torch."""
 QUICK = "not slow"
 """One row of each family of slow tests; the others are marked."""
-SECONDS = {"OnPolicy": 60, "Asynchronous": 60}
+SECONDS = {"OnPolicy": 40, "Asynchronous": 40}
 """The budget of `make test` for simulated seeds, by mode, in seconds."""
 LEAST_SEEDS, ALL_SEEDS = 50, 1000
 """Seeds of each mode: at least, in `make test`; in `make test-all`."""

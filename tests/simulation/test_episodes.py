@@ -43,7 +43,7 @@ DRAWN = range(400)
 SEEDS = tuple(seed for seed in DRAWN if draw_scenario(seed).episodes is not None)
 MERGING = (11, 3, 26, 63)
 """Seeds in whose asynchronous runs episodes move."""
-SWITCHING = (330, 18, 233, 396)
+SWITCHING = (18, 233, 330, 396)
 """Seeds whose machines switch while episodes have open turns."""
 LENDABLE = 32
 FAULTS = tuple((fault, 60) for fault in Fault)
@@ -181,7 +181,7 @@ def test_looks_know_the_time_outside_of_the_round_before(monkeypatch: pytest.Mon
     assert any(one.inside < 1 and one.token_seconds + one.fixed > 0 for one in told)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [Mode.ASYNCHRONOUS, *slow(Mode.ON_POLICY)])
 def test_what_harnesses_do_happens_and_is_never_an_invented_reward(mode: Mode) -> None:
     """In one job with every fault of a harness, evaluations, and a coordinator that dies."""
     script = HarnessScript(turns=3, faults=FAULTS, seed=2)

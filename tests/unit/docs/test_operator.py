@@ -113,7 +113,7 @@ def _flows(*folders: str) -> Flows:
 
 def _reasons(folders: tuple[str, ...], *callables: str) -> set[str]:
     """The words that reach the parameter `reason` of these callables, in these folders."""
-    return {word for name in callables for word in _flows(*folders).reaching(name, "reason") if is_word(word)}
+    return set(filter(is_word, _flows(*folders).reaching(callables, "reason")))
 
 
 def _warnings() -> set[str]:

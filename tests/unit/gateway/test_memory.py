@@ -21,7 +21,7 @@ from rljob_runtime.gateway.gateway import Gateway
 from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.server import CONNECTIONS, ServerSettings, serve
 from rljob_runtime.gateway.wire.fields import MOST_VALUES, parse_body
-from rljob_runtime.protocols.turns import EpisodeAttempt
+from rljob_runtime.protocols.turns import EpisodeAttempt, RequestNumber
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 from tests.support.gateway.site import EPISODE, SETTINGS, Site, make_site, user
 from tests.support.gateway.stand_in_coordinator import attempt_of
@@ -321,7 +321,7 @@ class LongAnswers(Gateway):
     """A gateway whose answers no socket's buffers take."""
 
     async def chat(
-        self, capability: Capability, body: bytes, retry: bool | None = None, number: int | None = None
+        self, capability: Capability, body: bytes, retry: bool | None = None, number: RequestNumber | None = None
     ) -> Answer:
         return Answer(b"x" * ANSWER)
 

@@ -55,13 +55,13 @@ def sources(*texts: str) -> list[Source]:
     ],
 )
 def test_constants_reach_a_parameter(text: str, found: set[str]) -> None:
-    assert Flows(sources(text)).reaching("Trouble", "reason") == found
+    assert Flows(sources(text)).reaching(["Trouble"], "reason") == found
 
 
 def test_a_constant_of_another_module_counts_and_the_own_one_comes_first() -> None:
     other, call = 'ONE = "Other"', 'Trouble(constants.ONE, "text")'
-    assert Flows(sources(other, call)).reaching("Trouble", "reason") == {"Other"}
-    assert Flows(sources(other, f'ONE = "Own"\n{call}')).reaching("Trouble", "reason") == {"Own"}
+    assert Flows(sources(other, call)).reaching(["Trouble"], "reason") == {"Other"}
+    assert Flows(sources(other, f'ONE = "Own"\n{call}')).reaching(["Trouble"], "reason") == {"Own"}
 
 
 def test_constants_of_one_call_are_pairs() -> None:

@@ -36,6 +36,7 @@ from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, State, Switc
 from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
 from rljob_runtime.scheduling.round_plan import Launch
 from tests.support.rollout.engines import Generated, Publisher, prompts, tiny_config, tiny_model
+from tests.support.rows import slow
 
 # The rows of vLLM have pytest.mark.engine, from the fixture `kind`.
 PATIENCE = 300.0
@@ -431,13 +432,21 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "changes", "cause", "count"),
     [
-        (Path.unlink, {}, Mismatch.MISSING, RESPONSES),
-        (flip, {}, Mismatch.DAMAGED, 1),
-        (lambda path: path.write_bytes(b""), {}, Mismatch.DAMAGED, RESPONSES),
-        (lambda path: None, {"block_size": 16}, Mismatch.SHAPE, RESPONSES),
-        (lambda path: None, {"transfers_kv": False}, Mismatch.SHAPE, RESPONSES),
+        pytest.param(Path.unlink, {}, Mismatch.MISSING, RESPONSES, id="unlinked"),
+        pytest.param(flip, {}, Mismatch.DAMAGED, 1, id="a wrong bit"),
+        pytest.param(
+            lambda path: path.write_bytes(b""), {}, Mismatch.DAMAGED, RESPONSES, id="truncated", marks=pytest.mark.slow
+        ),
+        pytest.param(lambda path: None, {"block_size": 16}, Mismatch.SHAPE, RESPONSES, id="other blocks"),
+        pytest.param(
+            lambda path: None,
+            {"transfers_kv": False},
+            Mismatch.SHAPE,
+            RESPONSES,
+            id="an engine without",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["unlinked", "a wrong bit", "truncated", "other blocks", "an engine without"],
 )
 async def test_kv_that_cannot_be_used_costs_a_prefill_and_no_token(
     small, publisher: Publisher, tmp_path: Path, spoil, changes: dict[str, object], cause: Mismatch, count: int
@@ -542,7 +551,7 @@ async def test_without_room_nothing_is_written_and_the_responses_stop(
     half.assert_like(unmoved)
 
 
-@pytest.mark.parametrize("stage", ["the folder", "the weights", "the file", "the copy", "the end"])
+@pytest.mark.parametrize("stage", ["the folder", "the file", "the end", *slow("the weights", "the copy")])
 async def test_an_export_that_fails_stops_the_responses_and_leaves_no_file(
     small, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
