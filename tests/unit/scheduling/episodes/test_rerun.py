@@ -124,7 +124,7 @@ def test_equal_requests_of_a_program_that_runs_again_get_their_own_turns() -> No
     assert said == [(6,), (5,), (7,)]
 
 
-def test_retries_of_equal_requests_of_a_rerun_get_the_turns_that_were_repeated() -> None:
+def test_retries_of_a_rerun_get_the_turns_that_their_requests_repeated() -> None:
     """The first one comes last: it is not given what was repeated for another one."""
     episode, engine = Episode(EpisodeRules(), 0.0), RecordingEngine()
     for digest, token in (("a#5e.0", 5), ("a#5e.1", 6)):
