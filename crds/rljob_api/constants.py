@@ -19,7 +19,7 @@ CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 # Raised by one with every change of the fields. The chart's policy refuses a downgrade of an installed CRD: the server
 # would drop unknown fields from each object that is written.
-SCHEMA_REVISION: Final = 25
+SCHEMA_REVISION: Final = 26
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
 # Controller of a job without `spec.managedBy`.

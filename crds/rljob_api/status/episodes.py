@@ -91,6 +91,9 @@ class EpisodesReport(StatusModel):
     begins a branch from the text. It must be 0. The audit (rljob check) proves the tokens that were trained on."""
     fake_zeros: Count | None = None
     """Responses trained on with a reward although a failure of ours ended their attempt, by the store. It must be 0."""
+    differing_traces: Count | None = None
+    """Attempts, since the round before, whose environment states other turns or tokens than the store has. The stored
+    ones count. The coordinator's log tells the difference."""
     attempts: Count | None = None
     """Attempts that ended since the round before, in any way."""
     retries: Count | None = None

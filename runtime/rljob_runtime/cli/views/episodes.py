@@ -38,6 +38,9 @@ def episode_rows(report: EpisodesReport, idle: float | None = None) -> list[tupl
         rows.append(("re-encoded", f"{report.reencoded_tokens} tokens; 0 would be right"))
     if report.fake_zeros:
         rows.append(("fake zeros", f"{report.fake_zeros} responses; 0 would be right"))
+    if report.differing_traces:
+        text = f"{report.differing_traces} attempts differ from the stored turns; the coordinator's log says how"
+        rows.append(("traces", text))
     return rows
 
 

@@ -63,7 +63,8 @@ class EpisodeBook:
         self._numbers: dict[int, Attempt] = {}
         self._unwritten = UnwrittenChanges()
         self.turns = TurnService(self, store, self._journal, self.totals, rules.seed, now)
-        self.runners = RunnerService(self, Resumptions(self._journal, self.totals, self.end, now), rules.runners, now)
+        resumptions = Resumptions(self._journal, self.totals, self.end, now)
+        self.runners = RunnerService(self, resumptions, self.totals, rules.runners, now)
 
     def use_prompts(self, prompts: EpisodePrompts) -> None:
         """Give runners the records of these prompts."""

@@ -65,6 +65,7 @@ def episodes_report(
         else None,
         reencoded_tokens=since.reencoded_tokens,
         fake_zeros=fake_zeros,
+        differing_traces=since.differing_traces,
         attempts=since.ends.total(),
         retries=since.retries,
         turns_of_newer_weights=sum(turns_of_newer_weights(attempt, response) for attempt, response in trained),

@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.episodes.reports import storable_report, trace_difference
 from rljob_runtime.coordinator.episodes.resumptions import MOST_RESUME_BYTES, Resumptions
+from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.protocols.environments import (
     Assignment,
     EpisodeReport,
@@ -118,10 +119,12 @@ class RunnerService:
         self,
         attempts: Attempts,
         resumptions: Resumptions,
+        totals: BookTotals,
         rules: RunnerRules,
         now: Callable[[], float],
     ) -> None:
         self._attempts = attempts
+        self._totals = totals
         self._resumptions = resumptions
         self._rules = rules
         self._now = now
@@ -132,8 +135,6 @@ class RunnerService:
         self.prompts: EpisodePrompts | None = None
         self.leases = 0
         """Calls of runners that received attempts, each with one call of the store."""
-        self.traces_differ = 0
-        """Attempts whose harness has another trace than the store."""
 
     @property
     def loads(self) -> RunnerLoads[EpisodeAttempt]:
@@ -224,7 +225,7 @@ class RunnerService:
         attempt.report, attempt.reporter = storable_report(report, episode), runner
         report = attempt.report
         if difference := trace_difference(attempt, report):
-            self.traces_differ += 1
+            self._totals.differing_traces += 1
             log.warning("the environment's trace of %s differs: %s. The stored turns count", episode, difference)
         if report.failed is not None:
             end = attempt.episode.abort(CAUSES[report.failed], report.detail)

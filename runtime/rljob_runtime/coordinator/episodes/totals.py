@@ -22,6 +22,8 @@ class BookTotals:
     """Those of them that the engine held already."""
     reencoded_tokens: int = 0
     """Sampled tokens that the gateway found in another form in the prompt of a later turn."""
+    differing_traces: int = 0
+    """Attempts whose environment states another trace than the store has."""
     interrupted_turns: int = 0
     """Turns that begin again with newer weights, because a load interrupted them or their replica was lost."""
     interrupted_tokens: int = 0
@@ -57,6 +59,7 @@ class BookTotals:
             self.later_prompt_tokens - before.later_prompt_tokens,
             self.held_prompt_tokens - before.held_prompt_tokens,
             self.reencoded_tokens - before.reencoded_tokens,
+            self.differing_traces - before.differing_traces,
             self.interrupted_turns - before.interrupted_turns,
             self.interrupted_tokens - before.interrupted_tokens,
             self.load_wait_seconds - before.load_wait_seconds,

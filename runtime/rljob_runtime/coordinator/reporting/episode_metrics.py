@@ -33,6 +33,8 @@ class EpisodeMetrics:
         self._fake_zeros = counter("fake_zeros", text)
         text = "Sampled tokens that a later prompt had in another form. It must stay 0."
         self._reencoded = counter("reencoded_tokens", text)
+        text = "Attempts whose environment states other turns or tokens than the store has."
+        self._differing = counter("differing_traces", text)
         self._attempts = counter("episode_attempts", "Attempts of episodes that ended, in any way.")
         self._retries = counter("turn_retries", "Requests that received a turn which was asked for before.")
         text = "Turns of episodes trained on whose weights are newer than those of the episode's oldest turn."
@@ -73,6 +75,7 @@ class EpisodeMetrics:
         self._prefix_hits.set(nan if report.prefix_hit_share is None else report.prefix_hit_share)
         self._fake_zeros.inc(report.fake_zeros or 0)
         self._reencoded.inc(report.reencoded_tokens or 0)
+        self._differing.inc(report.differing_traces or 0)
         self._attempts.inc(report.attempts or 0)
         self._retries.inc(report.retries or 0)
         self._newer.inc(report.turns_of_newer_weights or 0)

@@ -73,6 +73,7 @@ FIELDS = {
     23: "7024c180422cc8b5",
     24: "975387b023ea10a8",
     25: "d051b1e5d0010fec",
+    26: "8289fd331d9d29e7",
 }
 """Digest of the names of all fields, by schema revision."""
 

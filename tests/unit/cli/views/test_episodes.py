@@ -26,6 +26,7 @@ def test_a_status_says_what_went_wrong_if_something_did():
         truncated_by_seconds=0.0,
         reencoded_tokens=3,
         fake_zeros=2,
+        differing_traces=4,
         prefix_hit_share=0.875,
         failed_attempts=failed,
         environments=[
@@ -41,4 +42,5 @@ def test_a_status_says_what_went_wrong_if_something_did():
         "failed": "engine 2, tool server 1",
         "re-encoded": "3 tokens; 0 would be right",
         "fake zeros": "2 responses; 0 would be right",
+        "traces": "4 attempts differ from the stored turns; the coordinator's log says how",
     }

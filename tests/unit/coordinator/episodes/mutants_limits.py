@@ -1,10 +1,11 @@
-"""Mutants of how attempts end: by a limit, after an absence of the coordinator, and with which answer."""
+"""Mutants of how attempts end: by a limit, after an absence of the coordinator, with which answer and which trace."""
 
 from __future__ import annotations
 
 from hack.mutants import Mutant
 
 EPISODES = "rljob_runtime.coordinator.episodes"
+BOOK = "tests/unit/coordinator/episodes/test_book.py"
 OVERTIME = "tests/unit/coordinator/episodes/test_overtime.py"
 OUTAGES = "tests/unit/coordinator/episodes/test_outages.py"
 SCORER = "tests/unit/coordinator/episodes/test_scorer.py"
@@ -87,5 +88,12 @@ MUTANTS = (
         before="answer=kept.answer",
         after="answer=None",
         tests=(f"{SCORER}::test_a_restarted_coordinator_scores_the_stated_answer",),
+    ),
+    Mutant(
+        name="a trace that differs from the stored turns is not counted",
+        target=f"{EPISODES}.runner_service:RunnerService.done",
+        before="self._totals.differing_traces += 1",
+        after="pass",
+        tests=(f"{BOOK}::test_a_trace_of_the_harness_is_compared_and_never_trained_on",),
     ),
 )

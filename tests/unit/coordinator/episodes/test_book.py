@@ -239,7 +239,7 @@ async def test_a_trace_of_the_harness_is_compared_and_never_trained_on(tmp_path,
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5, 6])
         await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0, metrics=traced))
-        assert made.book.runners.traces_differ == differ
+        assert made.book.totals.differing_traces == differ
         assert [token for one in await made.deltas() for token in one.token_ids] == [5, 6]
 
 

@@ -297,7 +297,7 @@ def near(value: float):
 EPISODES = EpisodesReport(
     turns_mean=2.5, turns_p50=2, turns_p90=4, turns_p99=6, sampled_tokens=100, given_tokens=40, model_seconds=1.5,
     outside_seconds=0.5, truncated_by_turns=0.25, forks=3, reencoded_tokens=4, attempts=9, retries=2,
-    fake_zeros=1, prefix_hit_share=0.75,
+    fake_zeros=1, differing_traces=5, prefix_hit_share=0.75,
     turns_of_newer_weights=7, interrupted_turns=1, interrupted_tokens=20, load_wait_seconds=1.5,
     failed_attempts=[{"part": "tool server", "attempts": 1}],
     environments=[{"name": "calc", "most_open": 12, "wait_seconds": 0.75}],
@@ -320,6 +320,7 @@ def test_prometheus_counts_rounds_and_shows_the_last_one():
         "episode_forks_total 6.0",
         "reencoded_tokens_total 8.0",
         "fake_zeros_total 2.0",
+        "differing_traces_total 10.0",
         "prefix_hit_share 0.75",
         "episode_attempts_total 18.0",
         "turn_retries_total 4.0",
@@ -383,5 +384,6 @@ def test_observers_and_tensorboard_receive_them():
         "episodes/outside_seconds": 0.5, "episodes/truncated_by_turns": 0.25, "episodes/forks": 3,
         "episodes/reencoded_tokens": 4, "episodes/attempts": 9, "episodes/retries": 2, "episodes/failed/tool_server": 1,
         "episodes/turns_of_newer_weights": 7, "episodes/interrupted_turns": 1, "episodes/interrupted_tokens": 20,
-        "episodes/load_wait_seconds": 1.5, "episodes/fake_zeros": 1, "episodes/prefix_hit_share": 0.75,
+        "episodes/load_wait_seconds": 1.5, "episodes/fake_zeros": 1, "episodes/differing_traces": 5,
+        "episodes/prefix_hit_share": 0.75,
     }  # fmt: skip
