@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hack.chaos.faults.in_pod import TEXT
 from rljob_api.constants import HEAD_CONTAINER as HEAD
 from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS
 from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
@@ -24,20 +25,18 @@ pytestmark = [
 JOB = "head"
 APART = "apart"
 KILL_ALL = "import os, signal; os.kill(-1, signal.SIGKILL)"
-SEEN = """
-import json, os, pathlib
-
+SEEN = f"""{TEXT}
 def files(folder):
     found = [path for path in pathlib.Path(folder).rglob("*") if path.is_file() and not path.name.startswith("..")]
     return sorted(str(path) for path in found if os.access(path, os.R_OK))
 
 secrets = [*files("/var/run/secrets"), *files("/run/secrets"), *files("/etc/rljob"), *files("/var/lib/rljob")]
-commands = [(process / "cmdline").read_bytes().decode() for process in pathlib.Path("/proc").glob("[0-9]*")]
-print(json.dumps({
+commands = [text(process / "cmdline") for process in pathlib.Path("/proc").glob("[0-9]*")]
+print(json.dumps({{
     "secrets": [path for path in secrets if not path.startswith("/var/lib/rljob/ray/") and "/..20" not in path],
     "coordinator": any("rljob_runtime.entrypoints\\0coordinator" in command for command in commands),
     "raylet": any(command.split("\\0")[0].endswith("/raylet") for command in commands),
-}))
+}}))
 """
 Workers = dict[str, tuple[str, frozenset[tuple[int, int]]]]
 """By name of a worker's pod: the pod's uid and the processes of its actors."""

@@ -17,6 +17,8 @@ from hack.chaos.faults.in_pod import TEXT
 from rljob_api.constants import HEALTH_PORT
 
 SYSTEM_NAMESPACE = "rljob-system"
+POLL_SECONDS = 1.0
+"""Each look starts kubectl, which takes a tenth of a processor that the job under test needs."""
 
 
 class Kubectl:
@@ -68,7 +70,7 @@ class Kubectl:
                     return answer
             except AssertionError as error:  # the object is not there yet, or the API server is busy
                 trouble = str(error)
-            time.sleep(0.5)
+            time.sleep(POLL_SECONDS)
         raise AssertionError(f"not seen in {seconds:.0f} s: {what} ({trouble})\n{self.story()}")
 
     def rounds(self, name: str) -> int:

@@ -1,7 +1,6 @@
 """kwok's nodes: what happens to a pod there, by the scheduler, the controllers and kwok."""
 
 import itertools
-import os
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from hack.local_cluster.private import kwok
 from hack.local_cluster.process import Daemons
 from tests.support.local_cluster import own_namespace, wait_for
+from tests.support.open_files import open_files
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_kwok_listens_nowhere(fake_nodes):
 
 def sockets(pid, state):
     """The process's TCP sockets in a state (proc_pid_net(5)): 01 is established, 0A listens."""
-    held = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    held = open_files(pid)
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
     return {line[9] for line in lines if line[3] == state and f"socket:[{line[9]}]" in held}
 

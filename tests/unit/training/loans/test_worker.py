@@ -33,6 +33,7 @@ from rljob_runtime.training.loans.worker import PEER, BlockingGradientWorker
 from rljob_runtime.training.loans.worker_rank import GradientWorkerSettings
 from rljob_runtime.training.ranks.group import TrainerGroup
 from rljob_runtime.training.step.contribution import normalise
+from tests.support.open_files import open_files
 from tests.support.paths import ROOT
 from tests.support.rows import slow
 from tests.support.training import precise_rank
@@ -55,7 +56,7 @@ def memory() -> Iterator[Path]:
 
 def local_addresses(pid: int) -> set[str]:
     """Of the sockets of a process, as the kernel writes them."""
-    own = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    own = open_files(pid)
     lines = [
         line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()
     ]
