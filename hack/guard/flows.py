@@ -35,11 +35,10 @@ class Flows:
     """An index of definitions, calls and constants of some modules."""
 
     def __init__(self, sources: Collection[Source]) -> None:
-        self._definitions: defaultdict[str, list[Definition]] = defaultdict(list)
+        self._parameters: defaultdict[str, list[list[str]]] = defaultdict(list)
         self._calls: defaultdict[str, list[_Place[ast.Call]]] = defaultdict(list)
         self._constants: defaultdict[str, list[_Place[ast.expr]]] = defaultdict(list)
         self._bound: dict[Function, dict[str, list[ast.expr]]] = {}
-        self._positions: dict[tuple[str, str], frozenset[int]] = {}
         self._given_by_calls: dict[tuple[str, str], list[_Place[ast.expr]]] = {}
         for source in sources:
             for node in source.nodes:
@@ -47,7 +46,7 @@ class Flows:
 
     def _add(self, source: Source, node: ast.AST) -> None:
         if isinstance(node, Definition):
-            self._definitions[node.name].append(node)
+            self._parameters[node.name].append(_takes(node))
         elif isinstance(node, ast.Call) and (name := _called(node)) is not None:
             self._calls[name].append(_Place(source, node))
         elif isinstance(node, _BINDS) and source.function_of(node) is None:
@@ -56,8 +55,8 @@ class Flows:
 
     def takers(self, parameter: str) -> set[str]:
         """Name the functions and classes with such a parameter or field, but none that has the name of a builtin."""
-        own = {name: found for name, found in self._definitions.items() if not hasattr(builtins, name)}
-        return {name for name, found in own.items() if any(parameter in _takes(one) for one in found)}
+        own = {name: found for name, found in self._parameters.items() if not hasattr(builtins, name)}
+        return {name for name, found in own.items() if any(parameter in names for names in found)}
 
     def reaching(self, callables: Iterable[str], parameter: str) -> set[str]:
         """Find the constants that calls of these names give to the parameter."""
@@ -100,18 +99,11 @@ class Flows:
 
     def _given(self, call: _Place[ast.Call], parameter: str) -> Iterator[_Place[ast.expr]]:
         """Yield what a call gives to the parameter."""
-        positions = self._positions_of(_called(call.node) or "", parameter)
+        takers = self._parameters[_called(call.node) or ""]
+        positions = {names.index(parameter) for names in takers if parameter in names}
         named = [one.value for one in call.node.keywords if one.arg == parameter]
         placed = [call.node.args[place] for place in positions if place < len(call.node.args)]
         yield from (_Place(call.source, one) for one in named or placed)
-
-    def _positions_of(self, callable_: str, parameter: str) -> frozenset[int]:
-        """Return where definitions of this name take the parameter."""
-        key = callable_, parameter
-        if key not in self._positions:
-            takers = [_takes(one) for one in self._definitions[callable_]]
-            self._positions[key] = frozenset(names.index(parameter) for names in takers if parameter in names)
-        return self._positions[key]
 
     def _origins(self, place: _Place[ast.expr]) -> Iterator[_Place[ast.expr]]:
         """Where the value of an expression may come from."""
