@@ -46,10 +46,10 @@ class TurnCall:
 
     `token_ids`: the whole prompt. It attaches to the deepest node whose tokens are its prefix. `digest` identifies the
     client's request, or one of equal requests (`numbered`). With `retry` the recorded answer to this digest is wanted,
-    if there is one; see `may_answer`. `body` is the request
-    as the client sent it, to be stored with the turn: its sampling parameters are in there. `deadline`: seconds of the
-    epoch; the caller no longer waits after it. `reencoded_tokens`: sampled tokens of the turn before that the model's
-    template wrote in another form, so that the prompt begins again from the text.
+    if there is one. `body` is the request as the client sent it, to be stored with the turn: its sampling parameters
+    are in there. `deadline`: seconds of the epoch; the caller no longer waits after it. `reencoded_tokens`: sampled
+    tokens of the turn before that the model's template wrote in another form, so that the prompt begins again from the
+    text.
     """
 
     episode: EpisodeAttempt
@@ -64,42 +64,28 @@ class TurnCall:
 
 @dataclass(frozen=True, slots=True)
 class RequestNumber:
-    """The number of a request among equal ones, from 0, in the series of a process. `series`: hexadecimal digits.
+    """The place of a request in a series of equal ones, which one process counts from 0.
 
-    Before the series is not known what was sent, so its first request may have been asked before.
+    `series`: hexadecimal digits that no other series has.
     """
 
     series: str
-    number: int
+    index: int
 
 
-_NUMBERED = re.compile(r"(?P<request>.*)#(?P<series>[0-9a-f]+)\.(?P<number>[0-9]+)", re.DOTALL)
+_NUMBERED = re.compile(r"(?P<request>.*)#(?P<series>[0-9a-f]+)\.(?P<index>[0-9]+)", re.DOTALL)
 
 
 def numbered(digest: str, number: RequestNumber) -> str:
     """Return the digest of one of equal requests: each has an answer of its own."""
-    return f"{digest}#{number.series}.{number.number}"
+    return f"{digest}#{number.series}.{number.index}"
 
 
 def unnumbered(digest: str) -> tuple[str, RequestNumber | None]:
     """Return the digest of a request without its number, and the number; None without one."""
     if (found := _NUMBERED.fullmatch(digest)) is None:
         return digest, None
-    return found["request"], RequestNumber(found["series"], int(found["number"]))
-
-
-def may_answer(made: RequestNumber | None, asked: RequestNumber | None, runs_again: bool) -> bool:
-    """Return whether the turn of a request may be given to a retry of an equal one.
-
-    A retry without a number gets any turn. One with a number gets that of its own request; the first of a series also
-    gets any turn that was not asked for in its series. `runs_again`: the program runs again, and asks in a new series:
-    the turn is that of the same number. A request without a number counts as a first one.
-    """
-    if asked is None or made == asked:
-        return True
-    if made is not None and made.series == asked.series:
-        return False
-    return asked.number == ((made.number if made else 0) if runs_again else 0)
+    return found["request"], RequestNumber(found["series"], int(found["index"]))
 
 
 @dataclass(frozen=True)

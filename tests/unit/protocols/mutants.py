@@ -3,8 +3,6 @@
 from hack.mutants import Mutant
 
 REPLICA = "tests/unit/rollout/test_replica.py"
-EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
-RERUN = "tests/unit/scheduling/episodes/test_rerun.py"
 
 MUTANTS = (
     Mutant(
@@ -39,36 +37,5 @@ MUTANTS = (
             ),
         ),
         canary=True,
-    ),
-    Mutant(
-        name="the first of concurrent requests joins one that overtook it",
-        target="rljob_runtime.protocols.turns:may_answer",
-        before="made is not None and made.series == asked.series",
-        after="False",
-        tests=(
-            f"{EPISODE}::test_the_first_of_concurrent_requests_may_come_last",
-            "tests/unit/gateway/wire/test_repeats.py::test_a_client_whose_call_comes_last_has_its_own_answer",
-        ),
-    ),
-    Mutant(
-        name="a new gateway samples a lost answer again",
-        target="rljob_runtime.protocols.turns:may_answer",
-        before="asked.number == ((made.number if made else 0) if runs_again else 0)",
-        after="False",
-        tests=(f"{EPISODE}::test_the_first_request_of_a_series_gets_the_newest_turn_of_others",),
-    ),
-    Mutant(
-        name="each request of a new gateway gets the turn of its number",
-        target="rljob_runtime.protocols.turns:may_answer",
-        before="(made.number if made else 0) if runs_again else 0",
-        after="made.number if made else 0",
-        tests=(f"{EPISODE}::test_the_first_request_of_a_series_gets_the_newest_turn_of_others",),
-    ),
-    Mutant(
-        name="the first request of a program that runs again gets what another one repeated",
-        target="rljob_runtime.protocols.turns:may_answer",
-        before="(made.number if made else 0) if runs_again else 0",
-        after="0",
-        tests=(f"{RERUN}::test_retries_of_a_rerun_get_the_turns_that_their_requests_repeated",),
     ),
 )

@@ -26,6 +26,7 @@ MOST_REQUESTS = 1 << 16
 """Different requests that are remembered. The first to be forgotten is of the attempt that asked longest ago."""
 
 SERIES_BYTES = 4
+"""Of the name of a series: those of one attempt do not collide."""
 
 Key = tuple[EpisodeAttempt, bytes]
 

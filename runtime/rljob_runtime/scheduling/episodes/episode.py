@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rljob_runtime.protocols.trajectory import FinishReason
-from rljob_runtime.protocols.turns import may_answer, unnumbered
+from rljob_runtime.protocols.turns import unnumbered
 from rljob_runtime.scheduling.episodes.counts import EpisodeStats
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit, Limits
@@ -36,6 +36,7 @@ from rljob_runtime.scheduling.episodes.turns import (
     Refused,
     Turn,
     TurnRequest,
+    may_answer,
 )
 
 

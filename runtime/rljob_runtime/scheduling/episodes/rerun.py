@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from rljob_runtime.protocols.turns import unnumbered
 from rljob_runtime.scheduling.episodes.ends import AbortCause
+from rljob_runtime.scheduling.episodes.turns import index_of
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,12 @@ class Rerun:
         Of equal requests it is that of the same number, so that a retry finds it. Without one it is any of them.
         """
         request, asked = unnumbered(digest)
-        equal = {one.id: unnumbered(one.digest) for one in self._left.values()}
-        numbers = {turn: number.number if number else 0 for turn, (its, number) in equal.items() if its == request}
-        own = asked.number if asked else 0
-        found = next((turn for turn, number in numbers.items() if number == own), next(iter(numbers), None))
+        equal: dict[int, int] = {}
+        for turn, one in self._left.items():
+            made, number = unnumbered(one.digest)
+            if made == request:
+                equal[turn] = index_of(number)
+        found = next((turn for turn, index in equal.items() if index == index_of(asked)), next(iter(equal), None))
         if found is not None:
             del self._left[found]
         return found

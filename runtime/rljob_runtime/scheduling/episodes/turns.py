@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.protocols.turns import RequestNumber
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.node import Node
 
@@ -81,6 +82,25 @@ class Diverged:
 
 
 Decision = Generate | InProgress | Recorded | Refused | Diverged
+
+
+def may_answer(made: RequestNumber | None, asked: RequestNumber | None, runs_again: bool) -> bool:
+    """Return whether the turn of a request, `made`, may be given to a retry of an equal one, `asked`.
+
+    A retry without a number gets any turn. One with a number gets that of its own request. The first of a series also
+    gets any turn of other series: what was asked before its process began is not known. `runs_again`: the program runs
+    again, and asks in a new series: it gets the turn of the same index.
+    """
+    if asked is None or made == asked:
+        return True
+    if made is not None and made.series == asked.series:
+        return False
+    return asked.index == (index_of(made) if runs_again else 0)
+
+
+def index_of(number: RequestNumber | None) -> int:
+    """Return the place of a request among equal ones. One without a number counts as the first."""
+    return 0 if number is None else number.index
 
 
 def evaluation_seed(run_seed: int, key: TrajectoryKey, prompt: Sequence[int], sibling: int) -> int:

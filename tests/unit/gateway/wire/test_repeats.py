@@ -249,7 +249,7 @@ def test_a_lost_answer_is_taken_up_once_and_the_first_comes_first() -> None:
         found = []
         for client in range(6):
             asked = stack.enter_context(repeats.asked(key, None, lambda client=client: client in left))  # type: ignore[misc]
-            found.append((asked.retry, asked.number.number if asked.number else None))
+            found.append((asked.retry, asked.number.index if asked.number else None))
             if client == 4:
                 left.add(4)
     assert found == [(None, 0), (False, 1), (True, 1), (True, 1), (False, 2), (True, 2)]

@@ -3,11 +3,12 @@
 import pytest
 
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.protocols.turns import RequestNumber
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import EARLY_SECONDS, Limit, Limits
 from rljob_runtime.scheduling.episodes.node import ROOT, NodeKind
-from rljob_runtime.scheduling.episodes.turns import Generate, InProgress, Recorded, Refused, turn_seed
+from rljob_runtime.scheduling.episodes.turns import Generate, InProgress, Recorded, Refused, may_answer, turn_seed
 from tests.support.episodes import LENGTH, STOP, RecordingEngine, ask, opened
 
 
@@ -104,6 +105,29 @@ def test_the_first_of_concurrent_requests_may_come_last() -> None:
     second, first = opened(one, (1,), digest="a#5e.1"), one.open(ask((1,), "a#5e.0", retry=True), 0.0)
     assert isinstance(first, Generate)
     assert first.turn.id != second.id
+
+
+FIRST, SECOND = RequestNumber("5e", 0), RequestNumber("5e", 1)
+OTHER_FIRST, OTHER_SECOND = RequestNumber("6f", 0), RequestNumber("6f", 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "first_run", "rerun"),
+    [
+        (SECOND, None, True, True),
+        (None, None, True, True),
+        (SECOND, SECOND, True, True),
+        (SECOND, FIRST, False, False),
+        (FIRST, SECOND, False, False),
+        (FIRST, OTHER_FIRST, True, True),
+        (SECOND, OTHER_FIRST, True, False),
+        (SECOND, OTHER_SECOND, False, True),
+        (None, FIRST, True, True),
+        (None, SECOND, False, False),
+    ],
+)
+def test_which_turn_may_answer_a_retry(made, asked, first_run: bool, rerun: bool) -> None:
+    assert [may_answer(made, asked, runs_again) for runs_again in (False, True)] == [first_run, rerun]
 
 
 def test_a_dropped_turn_of_a_numbered_request_is_opened_again() -> None:
