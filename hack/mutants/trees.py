@@ -106,6 +106,9 @@ def _session(tree: Path, tests: tuple[str, ...], output: Path, each: float) -> N
     sys.dont_write_bytecode = True
     os.environ |= {"PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     import pytest
+    from hypothesis import Phase, settings
 
-    options = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--timeout={each:.0f}")
-    sys.exit(int(pytest.main([*options, *tests])))
+    # Any example that fails catches a mutant: the search for the smallest one would take most of a property's time.
+    settings.register_profile("mutants", deadline=None, database=None, phases=(Phase.explicit, Phase.generate))
+    drawn = ("--hypothesis-profile=mutants", "--hypothesis-seed=0")
+    sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *drawn, f"--timeout={each:.0f}", *tests])))

@@ -148,6 +148,20 @@ def test_a_test_that_hangs_is_ended_soon_if_it_is_known_to_be_short(small: Path,
     assert (status, "Timeout (>2.0s)" in output) == (1, True), output
 
 
+def test_a_property_that_fails_is_not_searched_for_its_smallest_example(small: Path, tmp_path) -> None:
+    drawn = small / "drawn"
+    (small / "tests/test_small.py").write_text(
+        "from hypothesis import given, strategies\nfrom small import twice\n\n\n"
+        "@given(strategies.lists(strategies.integers(), min_size=20))\ndef test_twice(values):\n"
+        f"    with open({str(drawn)!r}, 'a') as file:\n        file.write('.')\n"
+        "    assert twice(sum(values)) != sum(values)\n"
+    )
+    (tmp_path / "copies").mkdir()
+    assert Trees(small, tmp_path / "copies", 1, ("pytest",)).test_with(CAUGHT)[0] == 1
+    # Its first example fails, and hypothesis repeats that one to be sure.
+    assert len(drawn.read_text()) <= 5
+
+
 def test_an_unknown_name_is_refused(capsys) -> None:
     assert main(["no such name"]) == 2
     assert "there is no mutant named no such name" in capsys.readouterr().err
