@@ -143,16 +143,16 @@ class Gateway:
         """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""
 
     async def chat(
-        self, capability: Capability, body: bytes, retry: bool | None = None, number: RequestNumber | None = None
+        self, capability: Capability, body: bytes, retry: bool = True, number: RequestNumber | None = None
     ) -> Answer:
-        """Answer a chat request. `retry`: whether it is one, None if that is not known. `number`: see `Asked`.
+        """Answer a chat request. `retry`, `number`: see `Asked`.
 
         Raises `GatewayError`.
         """
         return await self._to_the_end(self._chat(capability, body, retry, number))
 
     async def generate(
-        self, capability: Capability, body: bytes, retry: bool | None = None, number: RequestNumber | None = None
+        self, capability: Capability, body: bytes, retry: bool = True, number: RequestNumber | None = None
     ) -> Answer:
         """Answer a request for tokens; see `chat`."""
         return await self._to_the_end(self._generate(capability, body, retry, number))
@@ -191,9 +191,7 @@ class Gateway:
         if not isinstance(error, GatewayError):
             log.error("the work on a request ended by an unforeseen error", exc_info=error)
 
-    async def _chat(
-        self, capability: Capability, body: bytes, retry: bool | None, number: RequestNumber | None
-    ) -> Answer:
+    async def _chat(self, capability: Capability, body: bytes, retry: bool, number: RequestNumber | None) -> Answer:
         prompt = await self._in_thread(partial(self._prompt, await self.histories.of(capability), body))
         request = prompt.request
         self.stats.rewritten += prompt.rewritten
@@ -203,7 +201,7 @@ class Gateway:
         call = TurnCall(
             episode=capability.episode,
             digest=prompt.digest,
-            retry=retry is not False,
+            retry=retry,
             token_ids=prompt.tokens,
             bounds=bounds,
             body=body,
@@ -225,9 +223,7 @@ class Gateway:
         self.stats.malformed_calls += malformed
         return written
 
-    async def _generate(
-        self, capability: Capability, body: bytes, retry: bool | None, number: RequestNumber | None
-    ) -> Answer:
+    async def _generate(self, capability: Capability, body: bytes, retry: bool, number: RequestNumber | None) -> Answer:
         def parse() -> tuple[GenerateTokens, str]:
             given = parse_body(body)
             return parse_generate_request(given, self._settings.vocabulary), digest(GENERATE, given)
@@ -236,9 +232,7 @@ class Gateway:
         self._check_model(request.model)
         prompt = len(request.token_ids)
         bounds = self._bounds(capability.episode, prompt, request.max_tokens, request.stop, request.stop_token_ids)
-        call = TurnCall(
-            capability.episode, identity, retry is not False, request.token_ids, bounds, body, capability.expires
-        )
+        call = TurnCall(capability.episode, identity, retry, request.token_ids, bounds, body, capability.expires)
         turn = await self._turn(call, number)
         answered = AnsweredTurn(capability.episode, self._settings.model, request.token_ids, turn)
         return await self._in_thread(lambda: generate_answer(request, answered))

@@ -48,7 +48,7 @@ OF_A_HOST = 0.625
 """Share of all connections that one host may have: a local run has all episodes on one."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Work = Callable[[Capability, bytes, bool | None, RequestNumber | None], Awaitable[Answer]]
+Work = Callable[[Capability, bytes, bool, RequestNumber | None], Awaitable[Answer]]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def gateway_app(
             same = None
             if retry is None:
                 same = capability.episode, await asyncio.to_thread(request_digest, request.path, body)
-            with gateway.repeats.asked(same, retry, sender.has_left) as asked:
+            with gateway.repeats.asked(same, sender.retry, sender.has_left) as asked:
                 found = await answer(capability, body, asked.retry, asked.number)
                 room.holds(len(body) + len(found.body))
                 room.answers()

@@ -34,7 +34,7 @@ class Site:
     clock: list[float]
     executor: ThreadPoolExecutor
 
-    async def chat(self, messages: list[Any], retry: bool | None = False, **more: Any) -> dict[str, Any]:
+    async def chat(self, messages: list[Any], retry: bool = False, **more: Any) -> dict[str, Any]:
         body = json.dumps({"model": "policy", "messages": messages, **more}).encode()
         found: dict[str, Any] = json.loads((await self.gateway.chat(CAPABILITY, body, retry)).body)
         return found

@@ -484,7 +484,7 @@ async def test_a_limit_that_no_harness_states_is_refused_with_those_that_may_be(
     assert got.body["error"]["message"] == "limit is 'tokens'; 'turns' or 'seconds' would be right"
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1" + 400 * "0"])
 async def test_a_reward_is_finite(site: Site, number: str) -> None:
     raw = f'{{"runner": "r1", "episode": "0.0.0", "attempt": 1, "reward": {number}}}'.encode()
     assert (await site.post("done", raw=raw)).status == 400

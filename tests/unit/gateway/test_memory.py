@@ -321,7 +321,7 @@ class LongAnswers(Gateway):
     """A gateway whose answers no socket's buffers take."""
 
     async def chat(
-        self, capability: Capability, body: bytes, retry: bool | None = None, number: RequestNumber | None = None
+        self, capability: Capability, body: bytes, retry: bool = True, number: RequestNumber | None = None
     ) -> Answer:
         return Answer(b"x" * ANSWER)
 

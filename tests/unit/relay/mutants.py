@@ -110,7 +110,7 @@ MUTANTS = (
         target="rljob_runtime.relay.sender:Sender._connect",
         before="self._settings.answer_seconds",
         after="self._settings.silence_seconds",
-        tests=(f"{REPAIR}::test_a_link_that_waits_for_a_machine_without_power_lets_go_of_it",),
+        tests=(f"{REPAIR}::test_a_machine_without_power_is_given_the_time_of_one_answer",),
     ),
     Mutant(
         name="a chunk's checksum is not looked at",

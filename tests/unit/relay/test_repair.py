@@ -20,6 +20,8 @@ from rljob_bench.lib.netns import Star
 from rljob_runtime.protocols import Chain
 from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.fencing import FencingToken
+from rljob_runtime.relay.network.tcp import TCP
+from rljob_runtime.relay.network.transport import Connection, Listener
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import SHARED_MEMORY, Segment
@@ -197,6 +199,33 @@ async def test_the_chain_closes_over_a_relay_that_hangs(memory, key_file):
         assert third.status().predecessor == "rollout-0"
         assert second.segment.version() is None
         trainer.close()
+
+
+class Unanswered:
+    """A transport whose machines are without power. It keeps how long each of them was given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[float, float]] = []
+
+    def connect(self, host: str, port: int, patience: float, silence: float) -> Connection:
+        self.given.append((patience, silence))
+        raise OSError("no answer")
+
+    def listen(self, host: str, port: int, silence: float) -> Listener:
+        return TCP.listen(host, port, silence)
+
+    def reaches(self, host: str, port: int, seconds: float) -> bool:
+        return False
+
+
+async def test_a_machine_without_power_is_given_the_time_of_one_answer(memory, relays):
+    """A busy one that has answered before is given longer, without holding up a chain that closes over it."""
+    settings, transport = RelaySettings(heartbeat_seconds=0.7), Unanswered()
+    config = RelayConfig("rollout-0", 0, memory / "rollout-0-0", KEY, settings, "127.0.0.1", transport=transport)
+    with Relay(config) as first:
+        await join_all([first, relays("rollout-1")])
+        await until(lambda: bool(transport.given))
+    assert set(transport.given) == {(0.7, 2.8)}
 
 
 async def test_a_link_that_waits_for_a_machine_without_power_lets_go_of_it(memory, key_file):

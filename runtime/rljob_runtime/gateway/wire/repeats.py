@@ -41,12 +41,12 @@ class RepeatStats:
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """A request. `retry`: whether it is one; None if nothing is known of it.
+    """A request. `retry`: whether a recorded answer is given to it, if there is one.
 
     `number`: that of its answer among those of equal requests; None of a request that is not remembered.
     """
 
-    retry: bool | None
+    retry: bool
     has_left: Callable[[], bool] | None
     """Whether its client has left; None when its work is done."""
     number: RequestNumber | None = None
@@ -78,7 +78,7 @@ class _Equal:
         if lost is not None:
             asked = Asked(True, has_left, lost)
         else:
-            asked = Asked(False if self.numbers else None, has_left, RequestNumber(self.series, self.numbers))
+            asked = Asked(not self.numbers, has_left, RequestNumber(self.series, self.numbers))
             self.numbers += 1
         assert asked.number is not None
         self.unanswered[asked.number] = asked
@@ -106,8 +106,8 @@ class Repeats:
         return self._remembered
 
     @contextlib.contextmanager
-    def asked(self, key: Key | None, said: bool | None, has_left: Callable[[], bool]) -> Iterator[Asked]:
-        """Decide about a request, and remember it. `said`: what its client says about it; None if it says nothing.
+    def asked(self, key: Key | None, said: bool, has_left: Callable[[], bool]) -> Iterator[Asked]:
+        """Decide about a request, and remember it. `said`: whether its client says that it is a retry.
 
         `key`: its attempt and its digest; None of one that need not be remembered, because its client says something.
         """
@@ -116,7 +116,7 @@ class Repeats:
             return
         equal = self._equal(key)
         asked = equal.ask(has_left)
-        self.stats.repeats += asked.retry is False
+        self.stats.repeats += not asked.retry
         try:
             yield asked
         finally:

@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         name="an equal request is always a retry",
         target="rljob_runtime.gateway.wire.repeats:_Equal.ask",
-        before="False if self.numbers else None",
+        before="not self.numbers",
         after="True",
         tests=(f"{REPEATS}::test_a_lost_answer_is_taken_up_once_and_the_first_comes_first",),
     ),
@@ -116,10 +116,10 @@ MUTANTS = (
         tests=(f"{REPEATS}::test_clients_that_all_lost_their_answers_each_receive_one_of_them",),
     ),
     Mutant(
-        name="a retry receives the newest of equal answers",
+        name="a lost answer is asked for by another number",
         target="rljob_runtime.gateway.wire.repeats:_Equal.ask",
         before="Asked(True, has_left, lost)",
-        after="Asked(None, has_left, lost)",
+        after="Asked(True, has_left, RequestNumber(self.series, self.numbers))",
         tests=(f"{REPEATS}::test_the_turn_of_a_lost_answer_is_given_and_not_the_newest",),
     ),
     Mutant(

@@ -204,9 +204,9 @@ async def test_what_is_not_known_is_left_to_the_record(served: Served) -> None:
     assert await served.ask() == first
 
 
-def decided(repeats: Repeats, index: int = 0, path: str = "/a", answered: bool = True) -> bool | None:
+def decided(repeats: Repeats, index: int = 0, path: str = "/a", answered: bool = True) -> bool:
     key = attempt_of(index), request_digest(path, BODY)
-    with repeats.asked(key, None, lambda: False) as asked:
+    with repeats.asked(key, False, lambda: False) as asked:
         asked.is_answered = answered
         return asked.retry
 
@@ -214,14 +214,14 @@ def decided(repeats: Repeats, index: int = 0, path: str = "/a", answered: bool =
 def test_requests_of_other_attempts_and_routes_are_others() -> None:
     repeats = Repeats()
     places = [(0, "/a"), (1, "/a"), (0, "/b")]
-    assert [decided(repeats, *place) for place in places] == [None] * 3
+    assert [decided(repeats, *place) for place in places] == [True] * 3
     assert [decided(repeats, *place, answered=False) for place in places] == [False] * 3
     assert [decided(repeats, *place) for place in places] == [True] * 3
 
 
 def test_so_many_requests_are_remembered() -> None:
     repeats = Repeats(most=2)
-    assert [decided(repeats, index) for index in (0, 1, 0, 2, 0, 1)] == [None, None, False, None, False, None]
+    assert [decided(repeats, index) for index in (0, 1, 0, 2, 0, 1)] == [True, True, False, True, False, True]
     assert repeats.remembered == 2
 
 
@@ -240,7 +240,7 @@ def test_an_attempt_that_is_forgotten_leaves_no_request() -> None:
     repeats.forget(attempt_of(0))
     repeats.forget(attempt_of(7))
     assert repeats.remembered == 1
-    assert [decided(repeats, index) for index in (0, 1)] == [None, False]
+    assert [decided(repeats, index) for index in (0, 1)] == [True, False]
 
 
 def test_a_lost_answer_is_taken_up_once_and_the_first_comes_first() -> None:
@@ -248,17 +248,17 @@ def test_a_lost_answer_is_taken_up_once_and_the_first_comes_first() -> None:
     with contextlib.ExitStack() as stack:
         found = []
         for client in range(6):
-            asked = stack.enter_context(repeats.asked(key, None, lambda client=client: client in left))  # type: ignore[misc]
+            asked = stack.enter_context(repeats.asked(key, False, lambda client=client: client in left))  # type: ignore[misc]
             found.append((asked.retry, asked.number.index if asked.number else None))
             if client == 4:
                 left.add(4)
-    assert found == [(None, 0), (False, 1), (True, 1), (True, 1), (False, 2), (True, 2)]
+    assert found == [(True, 0), (False, 1), (True, 1), (True, 1), (False, 2), (True, 2)]
 
 
 def test_equal_requests_of_each_process_are_a_series_of_their_own() -> None:
     found = set()
     for repeats in (Repeats(), Repeats()):
-        with repeats.asked((attempt_of(), b"hi"), None, lambda: False) as asked:
+        with repeats.asked((attempt_of(), b"hi"), False, lambda: False) as asked:
             assert asked.number is not None
             found.add(asked.number.series)
     assert len(found) == 2
@@ -275,5 +275,5 @@ def test_only_a_number_makes_a_digest_one_of_equal_requests(digest: str) -> None
     ("answered", "left", "lost"), [(True, True, False), (False, False, False), (False, True, True), (False, None, True)]
 )
 def test_an_answer_is_lost_if_its_client_is_gone_without_it(answered: bool, left: bool | None, lost: bool) -> None:
-    asked = Asked(None, None if left is None else lambda: bool(left), is_answered=answered)
+    asked = Asked(True, None if left is None else lambda: bool(left), is_answered=answered)
     assert asked.is_lost == lost
