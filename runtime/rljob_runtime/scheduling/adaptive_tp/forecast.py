@@ -1,11 +1,11 @@
 """Forecast of switches: the seconds that they save in a stage, by the tensor parallel size in which it begins.
 
-The round simulator predicts rounds without switches. This is the difference: a machine's stage is played until nothing
-waits, and the switch plan then compares its best sequence with none. So start and switches are predicted together, at
-the cost of one play and one plan for each size. The plan's step of each size is corrected by that size's play: else it
-would find a gain where it only expects one size to be faster than it is. A size that is best for a complete stage need
-not be the best start. Of a race, a machine plays its share: as large a part of the prompts as of the machines, with the
-same part of the groups that are kept.
+The round simulator predicts rounds without switches. This is the difference: a machine's stage is played until it could
+leave its size, and the switch plan then compares its best sequence with none. So start and switches are predicted
+together, at the cost of one play and one plan for each size. The plan's step of each size is corrected by that size's
+play: else it would find a gain where it only expects one size to be faster than it is. A size that is best for a
+complete stage need not be the best start. Of a race, a machine plays its share: as large a part of the prompts as of
+the machines, with the same part of the groups that are kept.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ from statistics import fmean
 
 from rljob_runtime.scheduling.adaptive_tp.load_curve import Point, load_curve
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules, decide, is_worth
-from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, Race, Stage, generate
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.adaptive_tp.switch_plan import expected_seconds, plan_switches
+from rljob_runtime.scheduling.adaptive_tp.switch_plan import expected_seconds, holds, plan_switches
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 MOST_DRAWS = 3
 """Stages over which a gain is a mean."""
 DRAWN_RESPONSES = 4096
 """Responses that are played for each size: fewer draws of large stages."""
+CHECK_SHARE = 1 / 16
+"""Share of a stage's responses that end between two checks whether another size would run the others."""
+
+Known = tuple[Sequence[int], Sequence[int]]
+"""Lengths before a stage: of responses that ended, and of those that were stopped."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def switch_gains(
 
 @dataclass(frozen=True)
 class _Played:
-    """A stage without a switch, from the first look at which nothing waits.
+    """A stage without a switch, from a look of it on.
 
     `engine`: with the speed at which the plan expects this curve to take what the stage took."""
 
@@ -84,28 +89,76 @@ class _Played:
     engine: SizedEngine
 
 
+@dataclass(frozen=True)
+class _Stage:
+    """A stage without a switch, played in one size; a part of it is None if the stage has no such look.
+
+    `leaving`: from the first look at which another size would run all of its responses, or nothing waits any longer.
+    `settled`: from the first look after which nothing waits."""
+
+    leaving: _Played | None
+    settled: _Played | None
+
+
+_Look = tuple[Sequence[Point], float]
+"""The curve at a look, and the seconds since the stage began."""
+
+
+class _Looks:
+    """Chooses the looks from which a stage is predicted, while it is played.
+
+    Nothing waits at the first look of a stage whose caches become full later. From there, the plan would see responses
+    that take turns to the end, and no tail that a switch could shorten."""
+
+    def __init__(self, others: Mapping[int, SizedEngine], known: Known, max_tokens: int) -> None:
+        self._others = others
+        self._known = known
+        self._max_tokens = max_tokens
+        self._checked = 0
+        self._holding: _Look | None = None
+        self.settled: _Look | None = None
+
+    def __call__(self, stage: Stage) -> None:
+        if not stage.waiting:
+            self.settled = self.settled or self._look(stage)
+            return
+        self.settled = None
+        if self._holding is None and len(stage.ended) - self._checked >= CHECK_SHARE * stage.total:
+            self._checked = len(stage.ended)
+            curve, now = self._look(stage)
+            if any(holds(curve, engine, stage.accelerators // size) for size, engine in self._others.items()):
+                self._holding = curve, now
+
+    @property
+    def leaving(self) -> _Look | None:
+        """The first look at which the machine could leave its size."""
+        looks = [look for look in (self._holding, self.settled) if look is not None]
+        return min(looks, key=lambda look: look[1], default=None)
+
+    def _look(self, stage: Stage) -> _Look:
+        return load_curve(stage.snapshot(*self._known, self._max_tokens)), stage.now
+
+
 def _played(
     machine: Machine,
     asked: Sequence[Asked],
     sizes: Sequence[int],
     race: Race | None,
-    known: tuple[Sequence[int], Sequence[int]],
+    known: Known,
     max_tokens: int,
-) -> dict[int, _Played]:
-    """Play a stage in each size; without those in which responses always wait."""
+) -> dict[int, _Stage]:
+    """Play a stage in each size."""
     found = {}
     for size in sizes:
-        seen: list[tuple[MachineSnapshot, float]] = []
-
-        def look(stage: Stage, seen: list[tuple[MachineSnapshot, float]] = seen) -> None:
-            if not seen and not stage.waiting:
-                seen.append((stage.snapshot(*known, max_tokens), stage.now))
-
-        end = generate(asked, size, machine.engines, machine.accelerators, {}, look, race).seconds
-        if seen:
-            (snapshot, since), engine = seen[0], machine.engines[size]
-            curve = load_curve(snapshot)
-            found[size] = _Played(curve, _as_played(engine, curve, end - since, machine.accelerators // size))
+        engine = machine.engines[size]
+        others = {other: machine.engines[other] for other in sizes if other != size and other in machine.rules.sizes}
+        looks = _Looks(others, known, max_tokens)
+        end = generate(asked, size, machine.engines, machine.accelerators, {}, looks, race).seconds
+        parts = [
+            _Played(look[0], _as_played(engine, look[0], end - look[1], machine.accelerators // size)) if look else None
+            for look in (looks.leaving, looks.settled)
+        ]
+        found[size] = _Stage(*parts)
     return found
 
 
@@ -115,16 +168,18 @@ def _as_played(engine: SizedEngine, curve: Sequence[Point], seconds: float, repl
     return replace(engine, latency=engine.latency.scaled(max(seconds, 1e-9) / expected))
 
 
-def _gain(machine: Machine, played: Mapping[int, _Played], start: int) -> float:
-    """Return the seconds that switches save in the rest of a stage; 0 if responses always wait in its first size.
+def _gain(machine: Machine, played: Mapping[int, _Stage], start: int) -> float:
+    """Return the seconds that switches save in the rest of a stage; 0 if it could never leave its first size.
 
     Switches are priced as the policy prices them: KV is moved where that is cheaper."""
-    if start not in played:
+    leaving = played[start].leaving
+    if leaving is None:
         return 0.0
     rules, accelerators = machine.rules, machine.accelerators
-    known = {**machine.engines, **{size: one.engine for size, one in played.items()}}
+    settled = {size: one.settled.engine for size, one in played.items() if one.settled is not None}
+    known = {**machine.engines, **settled, start: leaving.engine}
     engines = {size: engine for size, engine in known.items() if size in rules.sizes | {start}}
     pairs = machine.costs.table(engines, accelerators, rules.state)
-    plan = plan_switches(played[start].curve, start, engines, accelerators, pairs, rules.max_switches)
+    plan = plan_switches(leaving.curve, start, engines, accelerators, pairs, rules.max_switches)
     gain = plan.never - min([plan.wait, *plan.now.values()])
     return gain if is_worth(gain, plan.never, 0.0, rules) else 0.0

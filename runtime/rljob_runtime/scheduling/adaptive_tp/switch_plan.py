@@ -164,6 +164,11 @@ def _base(engine: SizedEngine, batch: float) -> float:
     return low + (engine.latency.base(whole + 1) - low) * max(0.0, batch - whole)
 
 
+def holds(curve: Sequence[Point], engine: SizedEngine, replicas: int) -> bool:
+    """Check whether engines of this size run all responses together, from the first point on."""
+    return _fits(curve, engine, replicas)[0]
+
+
 def _fits(curve: Sequence[Point], engine: SizedEngine, replicas: int) -> list[bool]:
     """Return for each point whether the engines run all responses, and their caches hold the tokens, from there on.
 

@@ -331,6 +331,20 @@ MUTANTS = (
         tests=(f"{FORECAST}::test_stages_with_switches_are_predicted_about_as_they_are_played[6]",),
     ),
     Mutant(
+        name="a forecast looks at a stage before its caches are full",
+        target="rljob_runtime.scheduling.adaptive_tp.forecast:_Looks.__call__",
+        before="self.settled = None",
+        after="pass",
+        tests=(f"{FORECAST}::test_a_size_whose_caches_become_full_is_left_as_it_is_played[0]",),
+    ),
+    Mutant(
+        name="a forecast leaves no size while responses wait in it",
+        target="rljob_runtime.scheduling.adaptive_tp.forecast:_Looks.leaving",
+        before="(self._holding, self.settled)",
+        after="(self.settled,)",
+        tests=(f"{FORECAST}::test_a_size_whose_caches_become_full_is_left_as_it_is_played[0]",),
+    ),
+    Mutant(
         name="all replicas are expected to be equally full",
         target="rljob_runtime.scheduling.adaptive_tp.switch_plan:fullest",
         before="_largest(replicas)",

@@ -63,6 +63,19 @@ def test_stages_with_switches_are_predicted_about_as_they_are_played(seed: int) 
         assert without[size] - found[size] == pytest.approx(played(size, past), rel=0.08)
 
 
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_size_whose_caches_become_full_is_left_as_it_is_played(seed: int) -> None:
+    """Nothing waits at its first look. Later responses wait, and a switch pays once another size holds all."""
+    past = lengths(seed)
+    small = {size: replace(one, kv_tokens=9000 * size) for size, one in ENGINES.items()}
+    its, asked = machine(engines=small), [Asked(100, one) for one in past]
+    without = generate(asked, 1, small, ACCELERATORS, {})
+    assert without.preemptions > 100, "the caches are full"
+    pairs = its.costs.table(small, ACCELERATORS)
+    switched = generate(asked, 1, small, ACCELERATORS, pairs, its.chooser(past, LIMIT)).seconds
+    assert without.seconds - gains(its, past)[1] == pytest.approx(switched, rel=0.05)
+
+
 def test_the_plan_expects_no_size_to_be_faster_than_it_is() -> None:
     """A machine waits for its fullest replica: with even shares, sizes with many replicas would look faster."""
     ratios: dict[int, list[float]] = {size: [] for size in ENGINES}
