@@ -163,14 +163,21 @@ MUTANTS = (
     Mutant(
         name="one prediction of a slight gain is believed",
         target="rljob_operator.policies.scaling.parallelism_planner:_is_worth",
-        before="history.faster_rounds >= STEADY_ROUNDS",
+        before="history.faster_rounds >= needed",
         after="True",
+        tests=(f"{PARALLELISM_PLANNER}::test_a_slightly_faster_size_is_chosen_after_four_rounds",),
+    ),
+    Mutant(
+        name="a smaller gain needs no more rounds",
+        target="rljob_operator.policies.scaling.parallelism_planner:_is_worth",
+        before="max(1.0, (1 - SLIGHTLY) * seconds[size] / saved)",
+        after="1.0",
         tests=(f"{PARALLELISM_PLANNER}::test_a_slightly_faster_size_is_chosen_after_four_rounds",),
     ),
     Mutant(
         name="a slight gain is taken in the last rounds",
         target="rljob_operator.policies.scaling.parallelism_planner:_is_worth",
-        before="(seconds[size] - seconds[faster]) * left >= seconds[size]",
+        before="saved * left >= seconds[size]",
         after="True",
         tests=(f"{PARALLELISM_PLANNER}::test_a_slightly_faster_size_must_repay_a_round",),
     ),
