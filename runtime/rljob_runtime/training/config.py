@@ -20,6 +20,7 @@ from rljob_api.spec.algorithm import (
     ScheduleKind,
 )
 from rljob_api.spec.training import Mode
+from rljob_runtime.models.product_dtype import product_dtype
 from rljob_runtime.training.presets import parts_of
 from rljob_runtime.training.row_rules import AdvantageRules, RowRules
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-"""Formats of published weights. bfloat16 computes under autocast. float16 weights compute in fp32, because fp16
-gradients need loss scaling. float64 is for tests."""
+"""Formats of published weights. bfloat16 computes under autocast where the device has fast products of it. float16
+weights compute in fp32, because fp16 gradients need loss scaling. float64 is for tests."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,9 @@ class TrainingConfig:
         """Format of the model's parameters, gradients and master weights."""
         return torch.float64 if self.dtype == "float64" else torch.float32
 
-    @property
-    def autocast(self) -> bool:
-        """Whether matrix products run in bfloat16."""
-        return self.dtype == "bfloat16"
+    def autocast(self, device: str) -> bool:
+        """Whether matrix products run in bfloat16 on this device."""
+        return product_dtype(self.dtype, device) == "bfloat16"
 
     @property
     def row_rules(self) -> RowRules:

@@ -100,7 +100,7 @@ def make_learner(folder: Path, config: TrainingConfig, *, reference: Path | None
 
     def policy(path: Path) -> Policy:
         model = load_model(path, dtype=dtype)
-        return Policy(model, temperature=config.temperature, autocast=config.dtype == "bfloat16")
+        return Policy(model, temperature=config.temperature, autocast=config.autocast("cpu"))
 
     learning = policy(folder)
     return LoneLearner(

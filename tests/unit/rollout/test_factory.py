@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from rljob_api import load
+from rljob_runtime.models import product_dtype
 from rljob_runtime.rollout import factory
 from rljob_runtime.rollout.engines.vllm import engine_args
 from tests.support.api.jobs import job
@@ -26,3 +28,11 @@ def test_only_requests_of_episodes_have_priorities(monkeypatch, tmp_path, enviro
 @pytest.mark.parametrize(("changes", "policy"), [({}, "fcfs"), ({"has_priorities": True}, "priority")])
 def test_vllm_serves_requests_as_they_arrive_unless_they_have_priorities(settings, changes, policy):
     assert engine_args(replace(settings, **changes)).scheduling_policy == policy
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("has_bfloat16", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_vllm_computes_in_a_format_that_the_processor_has(monkeypatch, settings, has_bfloat16, dtype):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(product_dtype, "multiplies_bfloat16", lambda: has_bfloat16)
+    assert engine_args(replace(settings, dtype="bfloat16")).dtype == dtype

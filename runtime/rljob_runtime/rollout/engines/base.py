@@ -36,6 +36,7 @@ class EngineSettings:
     folder: Path
     weights: Path
     dtype: str = "bfloat16"
+    """Format of the weights that arrive. The engine computes in it, or wider where the device has no such products."""
     max_model_len: int = 2048
     max_running: int = 256
     block_size: int = 32

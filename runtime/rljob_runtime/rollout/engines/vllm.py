@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from rljob_runtime.models.product_dtype import product_dtype
 from rljob_runtime.perf_model.model_shape import square_tokens
 from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.protocols.trajectory import FinishReason
@@ -175,7 +176,7 @@ def engine_args(settings: EngineSettings) -> Any:
     on_cpu = not torch.cuda.is_available()
     return EngineArgs(
         model=str(settings.folder),
-        dtype=cast(Any, settings.dtype),
+        dtype=cast(Any, product_dtype(settings.dtype, "cpu" if on_cpu else "cuda")),
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_running,
         block_size=settings.block_size if on_cpu else None,

@@ -65,7 +65,7 @@ class GradientWorkerSettings:
         small for sums, so float16 weights are stored in full precision.
         """
         published: torch.dtype = getattr(torch, self.training.dtype)
-        return published if self.training.autocast else self.training.compute_dtype
+        return published if self.training.autocast(self.device) else self.training.compute_dtype
 
 
 class GradientRank:
@@ -98,7 +98,8 @@ class GradientRank:
         self._settings = settings
         self._ranks = RankGroup(rank, settings.ranks, device=device, store=FileStore(meeting, settings.ranks))
         model = empty_sharded_model(settings.folder, settings.stored, config.compute_dtype, self._ranks)
-        policy = Policy(model, temperature=config.temperature, autocast=config.autocast, dtype=config.compute_dtype)
+        autocast = config.autocast(device)
+        policy = Policy(model, temperature=config.temperature, autocast=autocast, dtype=config.compute_dtype)
         if recomputes_activations(settings.device, settings.ranks):
             policy.enable_checkpointing()
         self._computer = _GradientAccumulator(policy, config, self._ranks)

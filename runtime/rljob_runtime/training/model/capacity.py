@@ -35,7 +35,7 @@ def check_fits(
         # Rows follow `batch.rows`: the ranks share what fits into one row, and a long response has its own row.
         row=min(config.max_tokens_per_microbatch, max(longest or 0, -(-step_tokens // ranks))),
         rounded=published.itemsize < config.compute_dtype.itemsize,
-        logit=2 if config.autocast else config.compute_dtype.itemsize,
+        logit=2 if config.autocast(device) else config.compute_dtype.itemsize,
         reference=config.kl_coefficient > 0,
         early=early,
         checkpointed=recomputes_activations(device, ranks),

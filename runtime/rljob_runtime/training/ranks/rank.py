@@ -359,4 +359,4 @@ class TrainerRank:
         model = load_model(
             folder, dtype=config.compute_dtype, device=settings.device, longest=settings.longest, ranks=ranks
         )
-        return Policy(model, temperature=config.temperature, autocast=config.autocast)
+        return Policy(model, temperature=config.temperature, autocast=config.autocast(settings.device))

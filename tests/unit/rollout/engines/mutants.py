@@ -15,6 +15,13 @@ VLLM = (
 
 MUTANTS = (
     Mutant(
+        name="vLLM computes in the published format on every device",
+        target="rljob_runtime.rollout.engines.vllm:engine_args",
+        before='product_dtype(settings.dtype, "cpu" if on_cpu else "cuda")',
+        after="settings.dtype",
+        tests=("tests/unit/rollout/test_factory.py::test_vllm_computes_in_a_format_that_the_processor_has",),
+    ),
+    Mutant(
         name="ranks may disagree",
         target="rljob_runtime.rollout.engines.multi_process:MultiProcessEngine.step",
         before="len({agreement for _, agreement, _ in answers}) > 1",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from rljob_runtime.models.product_dtype import product_dtype
 from rljob_runtime.perf_model.model_shape import square_tokens
 from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.protocols.trajectory import FinishReason
@@ -70,7 +71,8 @@ class ReferenceEngine:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.weight_version: int | None = None
         self._settings = settings
-        self._model = Transformer(settings.folder, getattr(torch, settings.dtype), device, settings.max_model_len)
+        dtype = product_dtype(settings.dtype, device.type)
+        self._model = Transformer(settings.folder, getattr(torch, dtype), device, settings.max_model_len)
         kv_bytes = (settings.kv_cache_bytes or DEFAULT_KV_BYTES) * settings.tensor_parallel
         blocks = settings.kv_blocks or kv_bytes // PagedCache.block_bytes(self._model, settings.block_size)
         self._pool = BlockPool(blocks, settings.block_size)
@@ -79,7 +81,7 @@ class ReferenceEngine:
         self._running: list[_Sequence] = []
         self._arrivals = 0
         self._counters = Counters(square_tokens=square_tokens(settings.folder))
-        self._kv = self._cache.copier(str(settings.dtype), settings.rank) if settings.transfers_kv else None
+        self._kv = self._cache.copier(dtype, settings.rank) if settings.transfers_kv else None
 
     @property
     def busy(self) -> bool:

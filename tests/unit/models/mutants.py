@@ -1,0 +1,22 @@
+"""Mutants of rljob_runtime.models."""
+
+from hack.mutants import Mutant
+
+PRODUCT_DTYPE = "tests/unit/models/test_product_dtype.py"
+
+MUTANTS = (
+    Mutant(
+        name="a processor emulates products that it does not have",
+        target="rljob_runtime.models.product_dtype:product_dtype",
+        before="multiplies_bfloat16()",
+        after="True",
+        tests=(f"{PRODUCT_DTYPE}::test_the_format_of_products",),
+    ),
+    Mutant(
+        name="an accelerator computes as its host does",
+        target="rljob_runtime.models.product_dtype:product_dtype",
+        before='not device.startswith("cpu")',
+        after="False",
+        tests=(f"{PRODUCT_DTYPE}::test_the_format_of_products",),
+    ),
+)
