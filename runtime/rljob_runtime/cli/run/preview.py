@@ -14,6 +14,7 @@ from rljob_api.spec.training import SwitchState
 from rljob_runtime.cli.run.accelerators import requested_accelerators
 from rljob_runtime.coordinator.core.settings import episode_rules
 from rljob_runtime.models.errors import ModelError
+from rljob_runtime.models.product_dtype import product_dtype
 from rljob_runtime.models.source import package_config, package_folder
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.relay.manifest import ITEM_SIZES
@@ -144,12 +145,13 @@ def _switches(spec: RLJobSpec, shape: ModelShape | None) -> str:
 
 
 def _memory(spec: RLJobSpec, shape: ModelShape) -> str:
-    published = shape.parameters * ITEM_SIZES[spec.model.dtype.value]
+    device = "cuda" if spec.rollout.accelerators_per_machine else "cpu"
+    weights = shape.parameters * ITEM_SIZES[product_dtype(spec.model.dtype.value, device)]
     replicas = spec.rollout.machines * spec.rollout.slots // spec.rollout.tensor_parallel_size
     digits = 0 if shape.parameters >= 1e7 else 1
     return (
         f"{shape.parameters / 1e6:,.{digits}f} million weights: the trainer needs at least "
-        f"{_size(shape.parameters * TRAINER_BYTES)}, {_replicas(replicas, _size(published))}"
+        f"{_size(shape.parameters * TRAINER_BYTES)}, {_replicas(replicas, _size(weights))}"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from rljob_api import load
 from rljob_runtime.cli.run.preview import present_folder, preview
+from rljob_runtime.models import product_dtype
 from rljob_runtime.models.source import CONFIGS, FOLDERS, PACKAGES, resolve
 from tests.support.api import jobs
 
@@ -81,6 +82,16 @@ def test_a_size_that_does_not_split_the_heads_is_named(tmp_path: Path) -> None:
     said = told(tmp_path, heads=9, **sizes, adaptiveTensorParallel={"enabled": True})
     assert said is not None
     assert said.startswith("the job would end at its start: tensor parallel size 2 does not split the 9 heads")
+
+
+@pytest.mark.parametrize(("has_bfloat16", "size"), [(True, "0.2 MiB"), (False, "0.4 MiB")])
+def test_it_names_the_memory_of_weights_as_replicas_keep_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_bfloat16: bool, size: str
+) -> None:
+    monkeypatch.setattr(product_dtype, "multiplies_bfloat16", lambda: has_bfloat16)
+    told(tmp_path)
+    job = load(jobs.job({"spec.model.source": str(tmp_path), "spec.model.dtype": "bfloat16"}))
+    assert f"need {size} each" in preview(job.spec, tmp_path, 0)["memory"]
 
 
 def test_the_folder_of_a_model_is_found_where_a_run_finds_it(tmp_path: Path) -> None:
