@@ -11,6 +11,7 @@ MUTANTS = (
         before="multiplies_bfloat16()",
         after="True",
         tests=(f"{PRODUCT_DTYPE}::test_the_format_of_products",),
+        canary=True,
     ),
     Mutant(
         name="an accelerator computes as its host does",

@@ -233,7 +233,6 @@ MUTANTS = (
                 "was_reported"
             ),
         ),
-        canary=True,
     ),
     Mutant(
         name="a repeated round is progress of the trainer",
