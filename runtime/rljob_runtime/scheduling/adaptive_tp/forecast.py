@@ -16,7 +16,7 @@ from statistics import fmean
 
 from rljob_runtime.scheduling.adaptive_tp.load_curve import Point, load_curve
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules, decide, is_worth
-from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, Race, Stage, generate
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.adaptive_tp.switch_plan import expected_seconds, holds, plan_switches
@@ -93,15 +93,14 @@ class _Played:
 class _Stage:
     """A stage without a switch, played in one size; a part of it is None if the stage has no such look.
 
-    `leaving`: from the first look at which another size would run all of its responses, or nothing waits any longer.
-    `settled`: from the first look after which nothing waits."""
+    `leaving`: from where the plan begins. `settled`: the engine of the stage from where nothing waits any longer."""
 
     leaving: _Played | None
-    settled: _Played | None
+    settled: SizedEngine | None
 
 
-_Look = tuple[Sequence[Point], float]
-"""The curve at a look, and the seconds since the stage began."""
+_Look = tuple[MachineSnapshot, float]
+"""The machine at a look, and the seconds since the stage began."""
 
 
 class _Looks:
@@ -117,6 +116,7 @@ class _Looks:
         self._checked = 0
         self._holding: _Look | None = None
         self.settled: _Look | None = None
+        """The first look after which nothing waits."""
 
     def __call__(self, stage: Stage) -> None:
         if not stage.waiting:
@@ -125,18 +125,20 @@ class _Looks:
         self.settled = None
         if self._holding is None and len(stage.ended) - self._checked >= CHECK_SHARE * stage.total:
             self._checked = len(stage.ended)
-            curve, now = self._look(stage)
+            look = self._look(stage)
+            curve = load_curve(look[0])
             if any(holds(curve, engine, stage.accelerators // size) for size, engine in self._others.items()):
-                self._holding = curve, now
+                self._holding = look
 
     @property
     def leaving(self) -> _Look | None:
-        """The first look at which the machine could leave its size."""
-        looks = [look for look in (self._holding, self.settled) if look is not None]
-        return min(looks, key=lambda look: look[1], default=None)
+        """The first look at which another size would run all although responses wait, else the settled one.
+
+        If both exist, it precedes the settled one, which follows the last wait."""
+        return self._holding or self.settled
 
     def _look(self, stage: Stage) -> _Look:
-        return load_curve(stage.snapshot(*self._known, self._max_tokens)), stage.now
+        return stage.snapshot(*self._known, self._max_tokens), stage.now
 
 
 def _played(
@@ -154,12 +156,20 @@ def _played(
         others = {other: machine.engines[other] for other in sizes if other != size and other in machine.rules.sizes}
         looks = _Looks(others, known, max_tokens)
         end = generate(asked, size, machine.engines, machine.accelerators, {}, looks, race).seconds
-        parts = [
-            _Played(look[0], _as_played(engine, look[0], end - look[1], machine.accelerators // size)) if look else None
-            for look in (looks.leaving, looks.settled)
-        ]
-        found[size] = _Stage(*parts)
+        leaving = _from(looks.leaving, engine, end, machine.accelerators // size)
+        same = looks.settled is looks.leaving
+        settled = leaving if same else _from(looks.settled, engine, end, machine.accelerators // size)
+        found[size] = _Stage(leaving, settled.engine if settled is not None else None)
     return found
+
+
+def _from(look: _Look | None, engine: SizedEngine, end: float, replicas: int) -> _Played | None:
+    """Return the part of a stage from a look of it on; `end`: its seconds."""
+    if look is None:
+        return None
+    snapshot, since = look
+    curve = load_curve(snapshot)
+    return _Played(curve, _as_played(engine, curve, end - since, replicas))
 
 
 def _as_played(engine: SizedEngine, curve: Sequence[Point], seconds: float, replicas: int) -> SizedEngine:
@@ -176,7 +186,7 @@ def _gain(machine: Machine, played: Mapping[int, _Stage], start: int) -> float:
     if leaving is None:
         return 0.0
     rules, accelerators = machine.rules, machine.accelerators
-    settled = {size: one.settled.engine for size, one in played.items() if one.settled is not None}
+    settled = {size: one.settled for size, one in played.items() if one.settled is not None}
     known = {**machine.engines, **settled, start: leaving.engine}
     engines = {size: engine for size, engine in known.items() if size in rules.sizes | {start}}
     pairs = machine.costs.table(engines, accelerators, rules.state)

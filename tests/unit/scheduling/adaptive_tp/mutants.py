@@ -340,8 +340,8 @@ MUTANTS = (
     Mutant(
         name="a forecast leaves no size while responses wait in it",
         target="rljob_runtime.scheduling.adaptive_tp.forecast:_Looks.leaving",
-        before="(self._holding, self.settled)",
-        after="(self.settled,)",
+        before="self._holding or self.settled",
+        after="self.settled",
         tests=(f"{FORECAST}::test_a_size_whose_caches_become_full_is_left_as_it_is_played[0]",),
     ),
     Mutant(
