@@ -150,7 +150,7 @@ FIGURES = [
     ("autoscaler.md", f"can do what all did and {_percent(autoscaler.SPARE - 1)} more"),
     ("parallelism-planner.md", f"fewer than {parallelism_planner.RELIEF} of the tokens"),
     ("parallelism-planner.md", f"to take {_percent(1 - parallelism_planner.CLEARLY)} less"),
-    ("parallelism-planner.md", f"to take {_percent(1 - parallelism_planner.SLIGHTLY)} less"),
+    ("parallelism-planner.md", f"to take {_percent(parallelism_planner.SLIGHT)} less"),
     (
         "reward-timeout.md",
         f"Tmin = {TIMEOUT.min_seconds:g} s, λ = {TIMEOUT.factor}, Tmax = {TIMEOUT.max_seconds:g} s",

@@ -29,13 +29,13 @@ RELIEF = 0.8
 
 CLEARLY = 0.9
 """Predicted seconds relative to the present size, up to which another size is chosen regardless of preemptions."""
-SLIGHTLY = 0.98
-"""The same for a size that was predicted to be the fastest in each of the last `STEADY_ROUNDS` rounds. A smaller gain
-takes as many times more rounds as it is smaller: 1 % is believed after eight of them."""
+SLIGHT = 0.02
+"""Share of the seconds that the fastest size must save to be chosen after `STEADY_ROUNDS` rounds. A smaller gain takes
+as many times more rounds as it is smaller: 1 % is believed after eight of them. The last round's gain counts."""
 STEADY_ROUNDS = 4
 """One prediction may be off by more than two sizes differ. In so many rounds the same size is seldom best by chance."""
-LEAST = 0.995
-"""The same beyond which two sizes are equally fast."""
+LEAST = 0.005
+"""The same below which two sizes are equally fast."""
 
 REFUSED_ROUNDS = 32
 """Rounds after which a larger size in which engines did not start is tried again. A try costs one round without a
@@ -214,7 +214,7 @@ def _count_faster(
     most = history.ceiling if history.ceiling is not None and _refused_lately(history, last) else None
     usable = [one for one in choices if one in seconds and (most is None or one < most)]
     best = min(usable, key=lambda one: (seconds[one], one), default=size)
-    if best == size or size not in seconds or seconds[best] > LEAST * seconds[size]:
+    if best == size or size not in seconds or seconds[size] - seconds[best] < LEAST * seconds[size]:
         return history.model_copy(update={"faster": None, "faster_rounds": 0})
     before = history.faster_rounds if history.faster == best else 0
     return history.model_copy(update={"faster": best, "faster_rounds": before + 1})
@@ -226,7 +226,7 @@ def _is_worth(faster: int, size: int, history: PreemptionHistory, last: RoundRep
     if seconds[faster] <= CLEARLY * seconds[size]:
         return True
     saved, left = seconds[size] - seconds[faster], rounds - last.round
-    needed = STEADY_ROUNDS * max(1.0, (1 - SLIGHTLY) * seconds[size] / saved)
+    needed = STEADY_ROUNDS * max(1.0, SLIGHT * seconds[size] / saved)
     return history.faster_rounds >= needed and saved * left >= seconds[size]
 
 

@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         name="a smaller gain needs no more rounds",
         target="rljob_operator.policies.scaling.parallelism_planner:_is_worth",
-        before="max(1.0, (1 - SLIGHTLY) * seconds[size] / saved)",
+        before="max(1.0, SLIGHT * seconds[size] / saved)",
         after="1.0",
         tests=(f"{PARALLELISM_PLANNER}::test_a_slightly_faster_size_is_chosen_after_four_rounds",),
     ),

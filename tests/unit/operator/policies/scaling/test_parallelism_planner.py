@@ -333,6 +333,7 @@ SLIGHT = {1: 29.0, 2: 30.0}
         ([*[SLIGHT] * 3, {1: 31.0, 2: 30.0}, *[SLIGHT] * 4], [2] * 7 + [1]),  # four in a row
         ([*[SLIGHT] * 3, {}, *[SLIGHT] * 4], [2] * 7 + [1]),  # a round that was not predicted ends the row
         ([*[SLIGHT] * 3, {2: 30.0, 4: 29.0}, *[SLIGHT] * 4], [2] * 7 + [1]),  # the same size each time
+        ([{1: 98.0, 2: 100.0}] * 4, [2, 2, 2, 1]),  # exactly 2 %
         ([{1: 29.625, 2: 30.0}] * 7, [2] * 6 + [1]),  # 1.25 %: 4 x 2 / 1.25 rounds
         ([{1: 29.9, 2: 30.0}] * 40, [2] * 40),  # too little
         ([*[SLIGHT] * 4, *[{1: 30.0, 2: 29.0}] * 4], [2, 2, 2, 1, 1, 1, 1, 2]),  # back again, with the same patience
