@@ -46,7 +46,7 @@ def learner_of(
         model = load_model(folder, dtype=config.compute_dtype, device=device)
         if ranks is not None:
             ranks.shard(model)
-        return Policy(model.requires_grad_(trained), temperature=config.temperature, autocast=config.autocast("cuda"))
+        return Policy(model.requires_grad_(trained), temperature=config.temperature, autocast=config.autocast(device))
 
     learning = policy(True)
     optimizer = MasterOptimizer(learning.model, config)

@@ -1,8 +1,9 @@
 """Product dtype: the number format in which a device multiplies weights of a published format.
 
-A processor without bfloat16 instructions emulates them: eight times slower than float32 where one factor is transposed,
-as in a forward pass, and a hundred times slower where none is, as in a backward pass. Such a processor computes in
-float32. The weights stay rounded to the published format, so trainer and engines have the same model.
+A processor for which oneDNN has no bfloat16 products (one with AVX2 only, for example) emulates them: eight times
+slower than float32 where one factor is transposed, as in a forward pass, and fifty times and more where none is, as in
+a backward pass. Such a processor computes in float32. The weights stay rounded to the published format, so trainer and
+engines have the same model.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ def product_dtype(published: str, device: str) -> str:
 
 @cache
 def multiplies_bfloat16() -> bool:
-    """Return whether this machine's processor has fast bfloat16 products, by oneDNN's own check."""
+    """Return whether oneDNN has bfloat16 products for this machine's processor; False for a torch without oneDNN."""
     import torch
 
-    supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    supported = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     if not supported:
-        logger.info("this processor has no bfloat16 instructions: bfloat16 weights compute in float32")
+        logger.info("oneDNN has no bfloat16 products for this processor: bfloat16 weights compute in float32")
     return supported

@@ -14,6 +14,13 @@ MUTANTS = (
         canary=True,
     ),
     Mutant(
+        name="a torch without oneDNN is asked for its products",
+        target="rljob_runtime.models.product_dtype:multiplies_bfloat16",
+        before="torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())",
+        after="bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())",
+        tests=(f"{PRODUCT_DTYPE}::test_a_torch_without_onednn_has_no_bfloat16_products",),
+    ),
+    Mutant(
         name="an accelerator computes as its host does",
         target="rljob_runtime.models.product_dtype:product_dtype",
         before='not device.startswith("cpu")',

@@ -16,7 +16,7 @@ from rljob_runtime.training.config import TrainingConfig
 from tests.support.training.toys import save_tiny_model
 
 SLOWEST = 4.0
-"""Times of float32 that a product in the chosen format may take. An emulated one takes a hundred."""
+"""Times of float32 that a product in the chosen format may take. An emulated one takes fifty."""
 
 
 @pytest.fixture
@@ -52,10 +52,23 @@ def test_the_trainer_runs_autocast_where_the_processor_has_it(has_bfloat16: bool
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False], indirect=True)
-def test_an_engine_computes_in_a_format_that_the_processor_has(has_bfloat16: bool, tmp_path: Path) -> None:
+def test_an_engine_computes_in_a_format_that_the_processor_has(
+    has_bfloat16: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     settings = EngineSettings(folder=save_tiny_model(tmp_path), weights=tmp_path, dtype="bfloat16", kv_blocks=8)
     engine = ReferenceEngine(settings)
     assert engine._model.dtype is (torch.bfloat16 if has_bfloat16 else torch.float32)
+
+
+def test_a_torch_without_onednn_has_no_bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    formats.multiplies_bfloat16.cache_clear()
+    try:
+        assert not formats.multiplies_bfloat16()
+    finally:
+        formats.multiplies_bfloat16.cache_clear()
 
 
 def test_products_of_bfloat16_weights_are_not_emulated() -> None:
