@@ -335,7 +335,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.adaptive_tp.forecast:_Looks.__call__",
         before="self.settled = None",
         after="pass",
-        tests=(f"{FORECAST}::test_a_size_whose_caches_become_full_is_left_as_it_is_played[0]",),
+        tests=(f"{FORECAST}::test_the_speed_of_a_size_is_taken_from_where_nothing_waits_any_longer",),
     ),
     Mutant(
         name="a forecast leaves no size while responses wait in it",
